@@ -1,0 +1,63 @@
+"""A data set: train and test examples of one task, and how a model reads them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from gcfed import tree
+from gcfed.context import Inputs, Transform
+from gcfed.data.partition import Pool
+from gcfed.errors import InputError
+from gcfed.registry import Registry
+
+
+class Examples(NamedTuple):
+    """``x`` and ``y``, examples on the first axis; images are uint8 ``[n, channels, rows, columns]``."""
+
+    x: Inputs
+    y: Tensor
+
+    def take(self, index: Tensor) -> "Examples":
+        return Examples(tree.map(lambda v: v[index], self.x), self.y[index])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """What a model is trained and tested on.
+
+    ``transform`` is the first thing that x goes through (normalisation, augmentation).  ``keys``
+    holds what else is known of each train example (its writer, its client), for partitions.
+    """
+
+    train: Examples
+    test: Examples
+    num_classes: int
+    transform: Transform | None = None
+    class_names: tuple[str, ...] = ()
+    keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, (x, y) in (("train", self.train), ("test", self.test)):
+            for v in x.values() if isinstance(x, dict) else [x]:
+                if len(v) != len(y):
+                    raise InputError(f"{len(v)} {name} examples have {len(y)} labels")
+                if v.is_floating_point() and not v.isfinite().all():
+                    bad = int((~v.isfinite().reshape(len(v), -1).all(1)).nonzero()[0])
+                    raise InputError(f"{name} example {bad} holds a number that is not finite")
+
+    @property
+    def has_classes(self) -> bool:
+        return self.num_classes > 0 and self.train.y.ndim == 1
+
+    @property
+    def pool(self) -> Pool:
+        """The train examples, as a partition sees them."""
+        labels = self.train.y.numpy() if self.has_classes else None
+        return Pool(labels, self.keys, len(self.train.y))
+
+
+DATASETS: Registry[Callable[..., Dataset]] = Registry("dataset")
+"""Functions of a folder of data (`pathlib.Path`), which they may leave alone, that give a `Dataset`."""

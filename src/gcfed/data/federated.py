@@ -1,0 +1,60 @@
+"""Clients' examples, held as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gcfed import tree
+from gcfed.context import Inputs
+from gcfed.data.partition import Partition
+from gcfed.errors import InputError
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """All examples, and who holds which: a `Partition`, or a list of each client's indices.
+
+    ``x`` is a tensor or a dict of tensors.  ``y`` is a class per example, or any other target
+    (numbers, token ids), which has no label counts.
+    """
+
+    x: Inputs
+    y: Tensor
+    parts: Partition
+    num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parts, Partition):
+            object.__setattr__(self, "parts", Partition.of(self.parts))
+        first, last = self.parts.indices.min(), self.parts.indices.max()
+        if not 0 <= first <= last < len(self.y):
+            raise InputError(f"a client's indices, {first} to {last}, leave {len(self.y)} examples")
+        if self.has_classes and not 0 <= self.y.min() <= self.y.max() < self.num_classes:
+            found = f"{self.y.min()} to {self.y.max()}"
+            raise InputError(f"labels from {found} are not of {self.num_classes} classes")
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether y is one class per example."""
+        return self.num_classes > 0 and self.y.ndim == 1 and self.y.dtype == torch.int64
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.parts)
+
+    def num_examples(self, ids: Sequence[int]) -> Tensor:
+        return self.parts.sizes[list(ids)]
+
+    def label_counts(self, ids: Sequence[int]) -> Tensor:
+        """How many examples of each class a client holds; of width 0 where there are none."""
+        if not self.has_classes:
+            return torch.zeros(len(ids), 0)
+        labels = (self.y[self.parts[i].to(self.y.device)] for i in ids)
+        return torch.stack([torch.bincount(y, minlength=self.num_classes) for y in labels])
+
+    def to(self, device: torch.device) -> "FederatedData":
+        """The same with its examples on ``device``; who holds which stays with the host."""
+        x = tree.map(lambda v: v.to(device), self.x)
+        return replace(self, x=x, y=self.y.to(device))

@@ -1,0 +1,78 @@
+"""Who holds which examples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcfed.errors import InputError
+
+
+class Pool(NamedTuple):
+    """What a partition may look at of the examples to divide.
+
+    ``labels`` is the class of each, or None where a task has none; ``keys`` holds whatever else
+    distinguishes them (writer, domain), by name.
+    """
+
+    labels: np.ndarray | None
+    keys: Mapping[str, np.ndarray]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Examples by client: client ``k`` holds ``indices[offsets[k] : offsets[k + 1]]``.
+
+    ``moved`` counts the examples that a repair took from one client to give to another.
+    """
+
+    indices: Tensor
+    offsets: Tensor
+    moved: int = 0
+
+    def __post_init__(self) -> None:
+        empty = torch.nonzero(self.sizes == 0).flatten().tolist()
+        if empty:
+            some = f"{empty[:5]}" if len(empty) <= 5 else f"{empty[:5]} and {len(empty) - 5} more"
+            raise InputError(f"clients {some} hold no examples")
+
+    @classmethod
+    def of(cls, parts: Sequence[Tensor]) -> "Partition":
+        """From the indices of each client."""
+        sizes = torch.tensor([0, *map(len, parts)])
+        return cls(torch.cat(list(parts)), sizes.cumsum(0))
+
+    @classmethod
+    def by_owner(cls, owner: np.ndarray, num_clients: int, moved: int = 0) -> "Partition":
+        """From the client of each example; a client's indices ascend."""
+        _, order = stable_sort(owner)
+        sizes = np.bincount(owner, minlength=num_clients)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return cls(torch.from_numpy(order), torch.from_numpy(offsets), moved)
+
+    def __len__(self) -> int:
+        """The number of clients."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> Tensor:
+        """The indices of a client's examples."""
+        if not 0 <= client < len(self):
+            raise IndexError(f"client {client} of {len(self)}")
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many examples each client holds."""
+        return self.offsets.diff()
+
+
+def stable_sort(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Integers below 2^31 in ascending order, and where each stood; equal ones keep their order."""
+    # torch sorts small integers by radix, several times as fast as numpy, which does so up to 16 bits.
+    whole = torch.from_numpy(np.require(values, np.int32, ["C", "W"]))
+    ordered, order = torch.sort(whole, stable=True)
+    return ordered.numpy(), order.numpy()

@@ -1,0 +1,337 @@
+"""Ways to divide examples among clients.
+
+Every partition is a function of a `Pool`, a number of clients and a random generator, the only
+source of chance; it gives each example to one client and every client an example.  The work is
+bounded (nothing is drawn again until it fits) and the memory grows with the examples, not with
+clients times classes.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from gcfed.data.partition import Partition, Pool, stable_sort
+from gcfed.errors import InputError, unknown
+from gcfed.registry import Registry
+
+PARTITIONS: Registry[Callable[..., Partition]] = Registry("partition")
+"""Functions of a `Pool`, a number of clients and a generator that give a `Partition`."""
+
+Mode = Literal["per_class", "capped", "per_client"]
+Shares = Iterable[tuple[np.ndarray, np.ndarray]]
+"""For one class after another: clients, and how many of its examples each is dealt."""
+
+BLOCK = 1 << 22
+"""How many weights (clients times classes) are held at once where clients draw mixtures."""
+
+
+@PARTITIONS.register("iid")
+def iid(pool: Pool, num_clients: int | None, rng: np.random.Generator) -> Partition:
+    """Equal shares at random; sizes differ by one at most (McMahan et al., 2017)."""
+    num_clients = _checked("iid", pool, num_clients)
+    return _shuffled(_even(pool.size, num_clients), rng)
+
+
+@PARTITIONS.register("quantity")
+def quantity(
+    pool: Pool,
+    num_clients: int | None,
+    rng: np.random.Generator,
+    *,
+    sigma: float = 1.0,
+    min_size: int = 1,
+) -> Partition:
+    """Sizes skewed by a log-normal of deviation sigma, labels at random.
+
+    Every client holds ``min_size`` examples, and the rest is divided in proportion to exp(sigma z)
+    with z standard normal, rounded as in `dirichlet`.
+    """
+    num_clients = _checked("quantity", pool, num_clients, min_size)
+    if not 0 <= sigma < math.inf:
+        raise InputError(f"quantity(sigma=...) is a finite number from 0 up, not {sigma}")
+    z = rng.standard_normal(num_clients)
+    with np.errstate(over="ignore"):  # exp(-inf) = 0 is the right weight
+        weights = np.exp((z - z.max()) * sigma)
+    return _shuffled(min_size + _round(weights, pool.size - num_clients * min_size), rng)
+
+
+@PARTITIONS.register("shards")
+def shards(
+    pool: Pool, num_clients: int | None, rng: np.random.Generator, *, per_client: int = 2
+) -> Partition:
+    """Examples sorted by label and cut into shards, per_client for each client (McMahan et al., 2017).
+
+    Shards differ in size by one at most.  Departures: none.
+    """
+    num_clients = _checked("shards", pool, num_clients)
+    if per_client < 1:
+        raise InputError(f"shards(per_client=...) is at least 1, not {per_client}")
+    if num_clients * per_client > pool.size:
+        raise InputError(
+            f"{num_clients} clients with {per_client} shards each need as many examples as shards, "
+            f"{num_clients * per_client}, of {pool.size}; lower num_clients or per_client"
+        )
+    order = np.concatenate(_classes("shards", pool))
+    dealt = np.repeat(np.arange(num_clients, dtype=np.int32), per_client)
+    rng.shuffle(dealt)
+    owner = np.empty(pool.size, np.int32)
+    owner[order] = np.repeat(dealt, _even(pool.size, len(dealt)))
+    return Partition.by_owner(owner, num_clients)
+
+
+@PARTITIONS.register("classes")
+def classes(pool: Pool, num_clients: int | None, rng: np.random.Generator, *, k: int) -> Partition:
+    """Every client holds k classes, each divided evenly among those who hold it (Li et al., 2022).
+
+    Departures: Li et al. ("NIID-Bench", #C = k) give client i class i mod C and draw the others.
+    Here shuffled decks of all classes are dealt k at a time, so that every class has a holder
+    whenever k clients-worth of classes reach, and all have about equally many.
+    """
+    num_clients = _checked("classes", pool, num_clients)
+    members = _classes("classes", pool)
+    if not 1 <= k <= len(members):
+        raise InputError(f"classes(k=...) is from 1 to the {len(members)} classes, not {k}")
+    if num_clients * k < len(members):
+        raise InputError(
+            f"{num_clients} clients with {k} classes each cannot hold all {len(members)} classes; "
+            "raise num_clients or k"
+        )
+    held = _hands(num_clients, k, len(members), rng)
+    holders = np.bincount(held, minlength=len(members))
+    scarce = np.flatnonzero(holders > [len(m) for m in members])
+    if len(scarce):
+        few, many = len(members[scarce[0]]), holders[scarce[0]]
+        raise InputError(
+            f"a class of {few} examples cannot be divided among {many} clients; "
+            f"lower num_clients ({num_clients}) or k ({k})"
+        )
+    clients = np.split(stable_sort(held)[1] // k, np.cumsum(holders)[:-1])
+    shares = ((c, _even(len(m), len(c))) for m, c in zip(members, clients, strict=True))
+    return Partition.by_owner(_dealt(members, shares, rng), num_clients)
+
+
+@PARTITIONS.register("by")
+def by(pool: Pool, num_clients: int | None, rng: np.random.Generator, *, key: str) -> Partition:
+    """One client for each value of a key that the data come with: writer, domain, client.
+
+    Clients stand in the order of their values; nothing is left to chance.
+    """
+    if key not in pool.keys:
+        raise unknown("key of the examples", key, pool.keys)
+    values, owner = np.unique(pool.keys[key], return_inverse=True)
+    if num_clients not in (None, len(values)):
+        raise InputError(
+            f"by(key={key!r}) makes {len(values)} clients, one for each value, and num_clients "
+            f"asks for {num_clients}; leave num_clients out"
+        )
+    return Partition.by_owner(owner, len(values))
+
+
+@PARTITIONS.register("dirichlet")
+def dirichlet(
+    pool: Pool,
+    num_clients: int | None,
+    rng: np.random.Generator,
+    *,
+    alpha: float = 0.1,
+    mode: Mode = "per_class",
+    min_size: int = 1,
+) -> Partition:
+    """Label skew by Dir(alpha): the smaller alpha, the fewer classes a client holds.
+
+    ``per_class``: each class is divided over the clients in proportions drawn from Dir(alpha)
+    (Yurochkin et al., 2019).  ``capped``: the same, but a client that holds N / num_clients examples
+    by then is left out of further classes (NIID-Bench, and the GC-Fed authors' hetero-dirichlet).
+    ``per_client``: clients of equal size draw label mixtures from Dir(alpha * prior), the prior being
+    the label distribution, which sums to one (Hsu et al., 2019): its alpha compares with that of the
+    others times the number of classes.  A class that runs out leaves the mixture of later clients.
+
+    Counts are floor(n cumsum(p)) differenced, so they sum to n.  Departures: where those codes draw
+    again until every client is large enough, clients short of ``min_size`` are given examples of
+    clients that have more (see `Partition.moved`).
+    """
+    num_clients = _checked("dirichlet", pool, num_clients, min_size)
+    if not 0 < alpha < math.inf:
+        raise InputError(f"dirichlet(alpha=...) is a finite number above 0, not {alpha}")
+    if mode not in get_args(Mode):
+        raise unknown("mode of dirichlet", mode, get_args(Mode))
+    members = _classes("dirichlet", pool)
+    if mode == "per_client":
+        supply = np.array([len(m) for m in members])
+        shares: Shares = _by_mixture(supply, num_clients, alpha, rng)
+    else:
+        cap = pool.size / num_clients if mode == "capped" else math.inf
+        shares = _by_class(members, num_clients, alpha, cap, rng)
+    owner = _dealt(members, shares, rng)
+    moved = _repair(owner, num_clients, min_size, rng)
+    return Partition.by_owner(owner, num_clients, moved)
+
+
+def _by_class(
+    members: Sequence[np.ndarray],
+    num_clients: int,
+    alpha: float,
+    cap: float,
+    rng: np.random.Generator,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Shares of each class over the clients that hold less than ``cap`` by then."""
+    held = np.zeros(num_clients, np.int64)
+    for examples in members:
+        # Dir(alpha) with some parts left out and the rest scaled up is Dir(alpha) over the rest.
+        clients = np.flatnonzero(held < cap).astype(np.int32)
+        logs = np.log(rng.standard_gamma(alpha + 1, len(clients)))
+        counts = _round(
+            _weights(logs, rng.standard_exponential(len(clients)), alpha), len(examples)
+        )
+        held[clients] += counts
+        yield clients, counts
+
+
+def _by_mixture(
+    supply: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Shares where each client asks for its mixture, the earlier client first where a class is short."""
+    prior, left = supply / supply.sum(), supply.copy()
+    sizes = _even(int(supply.sum()), num_clients)
+    entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    rows = max(1, BLOCK // len(supply))
+    for first in range(0, num_clients, rows):
+        need = sizes[first : first + rows]
+        granted = _granted(need, left, prior, alpha, rng)
+        clients, labels = np.nonzero(granted)
+        counts = granted[clients, labels].astype(np.int32)
+        entries.append(((clients + first).astype(np.int32), labels.astype(np.int32), counts))
+    clients, labels, counts = map(np.concatenate, zip(*entries, strict=True))
+    ordered, order = stable_sort(labels)
+    for label in range(len(supply)):
+        of_label = order[slice(*np.searchsorted(ordered, [label, label + 1]))]
+        yield clients[of_label], counts[of_label]
+
+
+def _granted(
+    need: np.ndarray, left: np.ndarray, prior: np.ndarray, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """How many of each class (columns) some clients (rows) get; takes them from ``left``."""
+    shape = len(need), len(left)
+    logs = np.log(rng.standard_gamma(alpha * prior + 1, shape))
+    spread = rng.standard_exponential(shape) / prior
+    granted, need = np.zeros(shape, np.int64), need.copy()
+    # A turn either meets every need or uses up a class, so there are no more turns than classes.
+    while need.any():
+        cell = np.ix_(np.flatnonzero(need), np.flatnonzero(left))
+        asked = _round(_weights(logs[cell], spread[cell], alpha), need[cell[0]])
+        got = np.clip(left[cell[1]] - (asked.cumsum(0) - asked), 0, asked)
+        granted[cell] += got
+        need[cell[0][:, 0]] -= got.sum(1)
+        left[cell[1][0]] -= got.sum(0)
+    return granted
+
+
+def _weights(logs: np.ndarray, spread: np.ndarray, alpha: float) -> np.ndarray:
+    """Gamma(a) weights along the last axis, up to a common factor, with a = alpha * prior.
+
+    A Gamma(a) variable is one of Gamma(a + 1) times U^(1/a); ``logs`` is the logarithm of the first
+    and ``spread`` is -log(U) / prior.  For a small alpha all would underflow to 0, and their
+    proportions be 0/0: so the largest is scaled to 1 while they are still logarithms.
+    """
+    with np.errstate(over="ignore"):  # exp(-inf) = 0 is the right weight
+        logs = logs + (spread.min(-1, keepdims=True) - spread) / alpha
+    weights: np.ndarray = np.exp(logs - logs.max(-1, keepdims=True))
+    return weights
+
+
+def _round(weights: np.ndarray, total: int | np.ndarray) -> np.ndarray:
+    """Counts along the last axis in proportion to weights, which sum to ``total``."""
+    ends = weights.cumsum(-1)
+    ends = np.floor(ends / ends[..., -1:] * total).astype(np.int64)
+    return np.diff(ends, axis=-1, prepend=0)
+
+
+def _even(total: int, num_parts: int) -> np.ndarray:
+    """Sizes of parts of ``total`` that differ by one at most."""
+    return np.diff(np.arange(num_parts + 1) * total // num_parts)
+
+
+def _hands(num_clients: int, k: int, num_classes: int, rng: np.random.Generator) -> np.ndarray:
+    """The k classes of the first client, of the second, ...: from shuffled decks of all classes."""
+    clients_per_deck = -(-num_classes // k)
+    decks = np.tile(
+        np.arange(num_classes, dtype=np.int32), (-(-num_clients // clients_per_deck), 1)
+    )
+    rng.permuted(decks, axis=1, out=decks)
+    # The last hand of a deck is filled up from its front, so that no hand holds a class twice.
+    cards = np.arange(clients_per_deck * k) % num_classes
+    return decks[:, cards].reshape(-1)[: num_clients * k]
+
+
+def _dealt(members: Sequence[np.ndarray], shares: Shares, rng: np.random.Generator) -> np.ndarray:
+    """The client of each example, when the examples of each class are dealt at random."""
+    owner = np.empty(sum(map(len, members)), np.int32)
+    for examples, (clients, counts) in zip(members, shares, strict=True):
+        owners = np.repeat(clients, counts)
+        rng.shuffle(owners)
+        owner[examples] = owners
+    return owner
+
+
+def _repair(owner: np.ndarray, num_clients: int, min_size: int, rng: np.random.Generator) -> int:
+    """Raise every client to ``min_size`` examples, in place; the number of examples moved.
+
+    They come from clients with more than that, in lots of ``min_size`` where there are such: a client
+    that is given the examples of one other has a label mixture as skewed as the partition makes them,
+    which examples drawn from everyone would not be.
+    """
+    sizes = np.bincount(owner, minlength=num_clients)
+    short, surplus = np.maximum(min_size - sizes, 0), np.maximum(sizes - min_size, 0)
+    moved = int(short.sum())
+    if not moved:
+        return 0
+    lots = surplus // min_size
+    num_lots = min(moved // min_size, int(lots.sum()))
+    given = min_size * rng.multivariate_hypergeometric(lots, num_lots, method="marginals")
+    rest = moved - int(given.sum())
+    given += rng.multivariate_hypergeometric(surplus - given, rest, method="marginals")
+
+    examples = np.flatnonzero(given[owner] > 0)
+    rng.shuffle(examples)
+    givers, order = stable_sort(owner[examples])
+    rank = np.arange(len(givers)) - np.searchsorted(givers, givers)
+    receivers = rng.permutation(np.flatnonzero(short))
+    owner[examples[order[rank < given[givers]]]] = np.repeat(receivers, short[receivers])
+    return moved
+
+
+def _shuffled(sizes: np.ndarray, rng: np.random.Generator) -> Partition:
+    """Clients of these sizes, whose examples are drawn at random."""
+    owner = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    rng.shuffle(owner)
+    return Partition.by_owner(owner, len(sizes))
+
+
+def _classes(name: str, pool: Pool) -> list[np.ndarray]:
+    """The examples of each class that occurs, in the order of the labels."""
+    if pool.labels is None:
+        raise InputError(
+            f"partition {name} divides by class, and these examples have no class labels; "
+            "take iid, quantity or by(key=...)"
+        )
+    ordered, order = stable_sort(pool.labels)
+    return np.split(order, np.flatnonzero(np.diff(ordered)) + 1)
+
+
+def _checked(name: str, pool: Pool, num_clients: int | None, min_size: int = 1) -> int:
+    """The number of clients, when so many can hold ``min_size`` examples each."""
+    if num_clients is None:
+        raise InputError(f"partition {name} needs num_clients, the number of clients")
+    if num_clients < 1:
+        raise InputError(f"num_clients is at least 1, not {num_clients}")
+    if min_size < 1:
+        raise InputError(f"{name}(min_size=...) is at least 1, not {min_size}")
+    if num_clients * min_size > pool.size:
+        raise InputError(
+            f"{num_clients} clients of at least {min_size} examples need "
+            f"{num_clients * min_size}, and there are {pool.size}; lower num_clients or min_size"
+        )
+    return num_clients

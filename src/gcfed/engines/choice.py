@@ -1,0 +1,40 @@
+"""Engines by name, and the one that suits the device and the model."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gcfed.engines.sequential import sequential
+from gcfed.engines.vectorized import vectorized
+from gcfed.local import Job, Trained
+from gcfed.model import Model
+from gcfed.registry import Registry
+
+Engine = Callable[[Sequence[Job]], list[Trained]]
+"""Trains the cohorts of one or several runs; each goes out as it came, clients stacked."""
+
+
+class Choice(NamedTuple):
+    """An engine, its name, and why it was chosen."""
+
+    name: str
+    engine: Engine
+    reason: str
+
+
+ENGINES: Registry[Engine] = Registry("engine")
+ENGINES.register("sequential")(sequential)
+ENGINES.register("vectorized")(vectorized)
+
+
+def choose(engine: Engine | str, model: Model) -> Choice:
+    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
+    if not isinstance(engine, str):
+        return Choice(getattr(engine, "__name__", str(engine)), engine, "as asked")
+    if engine != "auto":
+        return Choice(engine, ENGINES[engine], "as asked")
+    if next(iter(model.params.values())).device.type == "cpu":
+        return Choice("sequential", sequential, "on a CPU clients are faster one by one")
+    if model.cross_batch:
+        norms = ", ".join(model.cross_batch)
+        return Choice("sequential", sequential, f"batch statistics ({norms}) cannot be padded")
+    return Choice("vectorized", vectorized, "on an accelerator clients are faster together")

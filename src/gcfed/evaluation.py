@@ -1,0 +1,122 @@
+"""How good a model is: metrics on test examples, and a round as a row of numbers."""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcfed import tree
+from gcfed.context import Inputs, Output
+from gcfed.round import RoundResult, Server
+from gcfed.setup import Setup
+from gcfed.tree import Tree
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""A number for each example, from logits and labels; what is reported is the mean."""
+
+Record = dict[str, Any]
+"""A round in numbers, the same for two equal runs: a line of rounds.jsonl."""
+
+
+def accuracy(logits: Tensor, y: Tensor) -> Tensor:
+    """Whether the largest logit is the label's."""
+    return logits.argmax(1) == y
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Examples to judge a model by, and the metrics beside the loss."""
+
+    __test__ = False  # not one of pytest's
+
+    x: Inputs
+    y: Tensor
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: {"accuracy": accuracy})
+    batch_size: int = 1000
+
+
+def predict(setup: Setup, server: Server, x: Inputs) -> Output:
+    """What the global model says of ``x``, in evaluation mode."""
+    with torch.no_grad():
+        x = setup.transform(x, None) if setup.transform else x
+        return setup.model(server.params, x, buffers=server.buffers, train=False)[0]
+
+
+def evaluate(setup: Setup, server: Server, test: TestSet) -> dict[str, float]:
+    """The mean over ``test`` of the loss and of each metric."""
+    measures = {"loss": setup.loss, **test.metrics}
+    sums = dict.fromkeys(measures, 0.0)
+    for start in range(0, len(test.y), test.batch_size):
+        chunk = slice(start, start + test.batch_size)
+        y = test.y[chunk]
+        logits = predict(setup, server, tree.map(lambda v, c=chunk: v[c], test.x)).logits
+        for name, measure in measures.items():
+            values = measure(logits, y).reshape(len(y), -1).double().mean(1)
+            sums[name] += values.sum().item()
+    return {name: total / len(test.y) for name, total in sums.items()}
+
+
+def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:
+    """The mean over a round's clients of `evaluate`, each with its own buffers."""
+    server, device = result.server, result.losses.device
+    found = [
+        evaluate(setup, server._replace(buffers=tree.take(buffers, 0)), test)
+        for i in result.survivors or result.ids
+        for buffers in [result.clients.buffers.gather([i], lambda: server.buffers, device)]
+    ]
+    return {name: sum(m[name] for m in found) / len(found) for name in found[0]}
+
+
+def record(setup: Setup, result: RoundResult, test: TestSet | None = None) -> Record:
+    """The line of a round; with ``test``, what the model scores on it.
+
+    ``tested`` says which model that was: the global one, or (buffers kept local) each of the
+    cohort's, whose scores are averaged.
+    """
+    local = setup.buffers == "local" and bool(result.server.buffers)
+    scores: dict[str, float] = {}
+    if test is not None:
+        scores = (evaluate_cohort if local else _evaluate_global)(setup, result, test)
+    return {
+        "round": result.round,
+        "test_accuracy": _number(scores.pop("accuracy", None)),
+        "test_loss": _number(scores.pop("loss", None)),
+        **{f"test_{name}": _number(score) for name, score in scores.items()},
+        "tested": None if test is None else "cohort" if local else "global",
+        "train_loss": _number(_train_loss(result)),
+        "clients": result.ids,
+        "dropped": result.dropped,
+        "update_norm": result.update_norm,
+        "bytes_up": result.bytes_up,
+        "bytes_down": result.bytes_down,
+        "weights_sha256": weights_sha256({**result.server.params, **result.server.buffers}),
+    }
+
+
+def weights_sha256(weights: Tree) -> str:
+    """A fingerprint of names, dtypes, shapes and every bit of the values."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        value = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _evaluate_global(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:
+    return evaluate(setup, result.server, test)
+
+
+def _train_loss(result: RoundResult) -> float | None:
+    """The mean over the clients that entered the round."""
+    kept = [k for k, i in enumerate(result.ids) if i not in result.dropped]
+    return result.losses[kept].double().mean().item() if kept else None
+
+
+def _number(value: float | None) -> float | None:
+    """A finite number, or None: JSON knows no other."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,142 @@
+"""Names for what a config file or a command line can ask for, with values for its hyper-parameters.
+
+A registry holds callables: the class of an algorithm, or a function that makes a model, a data set
+or a partition.  ``"dirichlet(alpha=0.1)"`` names one and sets its hyper-parameters, which are all
+parameters of a class and the keyword-only ones of a function.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gcfed.errors import InputError, unknown
+
+T = TypeVar("T", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registry(Generic[T]):
+    """Callables of one kind by name; `register` adds one, ``registry[name]`` finds it."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[F], F]:
+        """Decorate a callable so that ``name`` stands for it; a name may be taken once."""
+        if not name.isidentifier():
+            raise InputError(f"the name of {a(self.kind)} is one word of letters; not {name!r}")
+
+        def add(entry: F) -> F:
+            if name in self._entries:
+                raise InputError(f"{self.kind} {name!r} is already registered")
+            self._entries[name] = entry  # type: ignore[assignment]
+            return entry
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise unknown(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def name_of(self, entry: object) -> str | None:
+        """The name under which ``entry`` is registered, if it is."""
+        return next((n for n, e in self._entries.items() if e is entry), None)
+
+    def describe(self, name: str) -> str:
+        """The first line of what documents an entry."""
+        return (inspect.getdoc(self[name]) or "").split("\n")[0]
+
+    def parse(self, text: str) -> "partial[Any]":
+        """What ``text`` names, its hyper-parameters bound."""
+        return self.bind(expression(text, self.kind))
+
+    def bind(self, node: ast.expr) -> "partial[Any]":
+        """The entry that a name or a call with literal keywords stands for."""
+        match node:
+            case ast.Name(id=name):
+                keywords: list[ast.keyword] = []
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
+                pass
+            case _:
+                raise InputError(f"not {a(self.kind)}: {ast.unparse(node)!r}; write name(key=value)")
+        entry, values = self[name], {}
+        known = hyper_parameters(entry)
+        for keyword in keywords:
+            key = str(keyword.arg)
+            if key not in known:
+                raise unknown(f"hyper-parameter of {name}", key, known)
+            values[key] = _value(f"{name}({key}=...)", keyword.value, known[key][0])
+        missing = [
+            key for key, (_, default) in known.items() if default is ... and key not in values
+        ]
+        if missing:
+            raise InputError(f"{self.kind} {name} needs a value for {', '.join(missing)}")
+        return partial(entry, **values)
+
+
+def hyper_parameters(entry: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """The type and the default (``...`` where there is none) of what a text may set."""
+    hints = get_type_hints(entry)
+    return {
+        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
+        for p in inspect.signature(entry).parameters.values()
+        if isinstance(entry, type) or p.kind is p.KEYWORD_ONLY
+    }
+
+
+def expression(text: str, kind: str) -> ast.expr:
+    """``text`` as a Python expression, which nothing evaluates."""
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "msg", str(error))
+        raise InputError(f"not {a(kind)}: {text[:200]!r} ({reason})") from None
+
+
+def a(kind: str) -> str:
+    """``kind`` with its article."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _value(where: str, node: ast.expr, hint: Any) -> Any:
+    try:
+        value = ast.literal_eval(node)
+    except (TypeError, ValueError):
+        raise InputError(f"{where} takes a literal, not code: {ast.unparse(node)!r}") from None
+    value = tuple(value) if isinstance(value, list) else value
+    if not _fits(value, hint):
+        raise InputError(f"{where} is {_describe(hint)}, not {value!r}")
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    arguments = get_args(hint)
+    if hint is Any:
+        return True
+    if get_origin(hint) in (UnionType, Union):
+        return any(_fits(value, h) for h in arguments)
+    if get_origin(hint) is Literal:
+        return value in arguments
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(v, arguments[0]) for v in value)
+    return type(value) is hint or (hint is float and type(value) is int)
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(repr, get_args(hint)))}"
+    return hint.__name__ if isinstance(hint, type) else str(hint)
