@@ -45,7 +45,9 @@ def draw(split: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     stem = {"train": "train", "test": "t10k"}[split]
     x = np.frombuffer(contents(f"{stem}-images-idx3-ubyte")[16:], np.uint8).reshape(-1, 28, 28)
     y = np.frombuffer(contents(f"{stem}-labels-idx1-ubyte")[8:], np.uint8)
-    chosen = [rng.choice(np.flatnonzero(y == c), PER_CLASS[split], replace=False) for c in range(10)]
+    chosen = [
+        rng.choice(np.flatnonzero(y == c), PER_CLASS[split], replace=False) for c in range(10)
+    ]
     index = np.sort(np.concatenate(chosen))
     return x[index, None], y[index]
 

@@ -19,59 +19,49 @@ from pathlib import Path
 import torch
 
 TARGET = Path(__file__).parents[1] / "tests" / "torchvision_shapes.json"
-NEEDED = ("models/_api.py", "models/_meta.py", "models/_utils.py", "models/resnet.py")
-NEEDED += ("models/vgg.py",)
+NEEDED = ["_utils", "models/_api", "models/_meta", "models/_utils", "models/resnet", "models/vgg"]
+UNUSED = {
+    "_internally_replaced_utils": "load_state_dict_from_url",
+    "transforms._presets": "ImageClassification",
+    "utils": "_log_api_usage_once",
+}
 
 
-class Anything:
-    """Stands in for whatever is imported and, when a model is built, not used."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        self.arguments = args, kwargs
-
-
-def unpack(wheel: Path, folder: Path) -> str:
-    """Put the models' files into ``folder``, in packages that are otherwise empty."""
+def unpack(wheel: Path, folder: str) -> None:
+    """Make the models' files importable, in packages that are otherwise empty."""
     with zipfile.ZipFile(wheel) as archive:
         for name in NEEDED:
-            archive.extract(f"torchvision/{name}", folder)
-    for package in ("", "models", "transforms"):
-        (folder / "torchvision" / package).mkdir(exist_ok=True)
-        (folder / "torchvision" / package / "__init__.py").touch()
-    return wheel.name.split("-")[1]
+            archive.extract(f"torchvision/{name}.py", folder)
+    for package in ("torchvision", "torchvision/models", "torchvision/transforms"):
+        Path(folder, package).mkdir(exist_ok=True)
+        Path(folder, package, "__init__.py").touch()
+    for name, content in UNUSED.items():
+        module = types.ModuleType(f"torchvision.{name}")
+        setattr(module, content, lambda *_, **__: None)
+        sys.modules[module.__name__] = module
+    sys.path.insert(0, folder)
 
 
-def stand_in(name: str, **contents: object) -> None:
-    module = types.ModuleType(name)
-    module.__dict__.update(contents)
-    sys.modules[name] = module
+def models() -> dict[str, torch.nn.Module]:
+    from torchvision.models import resnet, vgg
+
+    with torch.device("meta"):
+        return {"resnet18": resnet.resnet18(), "vgg11": vgg.vgg11()}
 
 
 def main(wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        version = unpack(wheel, Path(folder))
-        sys.path.insert(0, folder)
-        stand_in("torchvision._utils", StrEnum=Anything)
-        stand_in("torchvision._internally_replaced_utils", load_state_dict_from_url=Anything)
-        stand_in("torchvision.transforms._presets", ImageClassification=Anything)
-        stand_in("torchvision.utils", _log_api_usage_once=lambda _: None)
-        from torchvision.models import resnet, vgg
-
-        with torch.device("meta"):
-            modules = {"vgg11": vgg.vgg11(), "resnet18": resnet.resnet18()}
-    shapes = {m: {n: list(t.shape) for n, t in v.state_dict().items()} for m, v in modules.items()}
-    made = {"torchvision": version, "made_by": f"tools/{Path(__file__).name}", "models": shapes}
-    lines = json.dumps(made, indent=1).replace("[\n", "[")
-    TARGET.write_text(compact(lines) + "\n")
-
-
-def compact(text: str) -> str:
-    """A shape on one line."""
-    out: list[str] = []
-    for line in text.split("\n"):
-        inside = bool(out) and "[" in out[-1] and "]" not in out[-1]
-        out = [*out[:-1], out[-1] + line.strip()] if inside else [*out, line]
-    return "\n".join(out)
+        unpack(wheel, folder)
+        entries = [
+            f'  "{name}": {{\n'
+            + ",\n".join(f'    "{n}": {list(v.shape)}' for n, v in model.state_dict().items())
+            + "\n  }"
+            for name, model in models().items()
+        ]
+    header = f'  "made by tools/{Path(__file__).name} from": "{wheel.name}"'
+    text = "{\n" + ",\n".join([header, *entries]) + "\n}\n"
+    json.loads(text)
+    TARGET.write_text(text)
 
 
 if __name__ == "__main__":

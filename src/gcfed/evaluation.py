@@ -71,22 +71,23 @@ def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[st
     return {name: sum(m[name] for m in found) / len(found) for name in found[0]}
 
 
-def record(setup: Setup, result: RoundResult, test: TestSet | None = None) -> Record:
-    """The line of a round; with ``test``, what the model scores on it.
+def record(setup: Setup, result: RoundResult, tests: Mapping[str, TestSet] | None = None) -> Record:
+    """The line of a round, with what the model scores on ``tests``, such as ``{"test": ...}``.
 
     ``tested`` says which model that was: the global one, or (buffers kept local) each of the
     cohort's, whose scores are averaged.
     """
     local = setup.buffers == "local" and bool(result.server.buffers)
-    scores: dict[str, float] = {}
-    if test is not None:
-        scores = (evaluate_cohort if local else _evaluate_global)(setup, result, test)
+    scores: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
+    for split, test in (tests or {}).items():
+        found = (
+            evaluate_cohort(setup, result, test) if local else evaluate(setup, result.server, test)
+        )
+        scores.update({f"{split}_{name}": _number(score) for name, score in found.items()})
     return {
         "round": result.round,
-        "test_accuracy": _number(scores.pop("accuracy", None)),
-        "test_loss": _number(scores.pop("loss", None)),
-        **{f"test_{name}": _number(score) for name, score in scores.items()},
-        "tested": None if test is None else "cohort" if local else "global",
+        **scores,
+        "tested": None if not tests else "cohort" if local else "global",
         "train_loss": _number(_train_loss(result)),
         "clients": result.ids,
         "dropped": result.dropped,
@@ -105,10 +106,6 @@ def weights_sha256(weights: Tree) -> str:
         digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _evaluate_global(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:
-    return evaluate(setup, result.server, test)
 
 
 def _train_loss(result: RoundResult) -> float | None:

@@ -64,6 +64,15 @@ class Registry(Generic[T]):
         """What ``text`` names, its hyper-parameters bound."""
         return self.bind(expression(text, self.kind))
 
+    def canonical(self, text: str) -> str:
+        """``text`` with every hyper-parameter written out."""
+        bound = self.parse(text)
+        known = hyper_parameters(bound.func)
+        values = {key: bound.keywords.get(key, default) for key, (_, default) in known.items()}
+        written = ", ".join(f"{key}={value!r}" for key, value in values.items())
+        name = self.name_of(bound.func) or ""
+        return f"{name}({written})" if written else name
+
     def bind(self, node: ast.expr) -> "partial[Any]":
         """The entry that a name or a call with literal keywords stands for."""
         match node:
@@ -72,7 +81,9 @@ class Registry(Generic[T]):
             case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
                 pass
             case _:
-                raise InputError(f"not {a(self.kind)}: {ast.unparse(node)!r}; write name(key=value)")
+                raise InputError(
+                    f"not {a(self.kind)}: {ast.unparse(node)!r}; write name(key=value)"
+                )
         entry, values = self[name], {}
         known = hyper_parameters(entry)
         for keyword in keywords:

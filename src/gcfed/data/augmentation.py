@@ -70,7 +70,7 @@ class ImageTransform:
             columns = torch.where(draws[:, 2:] < 0.5, num_columns - 1 - columns, columns)
         x = functional.pad(x, 4 * (self.padding,))
         index = rows[:, :, None] * x.shape[3] + (left + columns)[:, None, :]
-        index = index.reshape(n, 1, -1).expand(-1, channels, -1)
+        index = index.flatten(1).unsqueeze(1).expand(-1, channels, -1)
         return x.flatten(2).gather(2, index).reshape(n, channels, num_rows, num_columns)
 
 

@@ -1,10 +1,11 @@
 """A data set: train and test examples of one task, and how a model reads them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gcfed import tree
@@ -15,13 +16,16 @@ from gcfed.registry import Registry
 
 
 class Examples(NamedTuple):
-    """``x`` and ``y``, examples on the first axis; images are uint8 ``[n, channels, rows, columns]``."""
+    """``x`` and ``y`` by example; images are uint8 ``[n, channels, rows, columns]``."""
 
     x: Inputs
     y: Tensor
 
     def take(self, index: Tensor) -> "Examples":
-        return Examples(tree.map(lambda v: v[index], self.x), self.y[index])
+        return tree.map(lambda v: v[index.to(v.device)], self)
+
+    def to(self, device: torch.device) -> "Examples":
+        return tree.map(lambda v: v.to(device), self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,19 @@ class Dataset:
                 if v.is_floating_point() and not v.isfinite().all():
                     bad = int((~v.isfinite().reshape(len(v), -1).all(1)).nonzero()[0])
                     raise InputError(f"{name} example {bad} holds a number that is not finite")
+            self._check_labels(name, y)
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise InputError(f"{self.num_classes} classes have {len(self.class_names)} names")
+
+    def _check_labels(self, name: str, y: Tensor) -> None:
+        if self.num_classes > 0 and y.ndim == 1 and not y.is_floating_point():
+            wrong = ((y < 0) | (y >= self.num_classes)).nonzero()
+            if len(wrong):
+                bad = int(wrong[0])
+                raise InputError(
+                    f"{name} example {bad} is of class {int(y[bad])}, and there are "
+                    f"{self.num_classes}, counted from 0"
+                )
 
     @property
     def has_classes(self) -> bool:
@@ -55,9 +72,13 @@ class Dataset:
     @property
     def pool(self) -> Pool:
         """The train examples, as a partition sees them."""
-        labels = self.train.y.numpy() if self.has_classes else None
+        labels = self.train.y.cpu().numpy() if self.has_classes else None
         return Pool(labels, self.keys, len(self.train.y))
+
+    def to(self, device: torch.device) -> "Dataset":
+        """The same with its examples on ``device``."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
 DATASETS: Registry[Callable[..., Dataset]] = Registry("dataset")
-"""Functions of a folder of data (`pathlib.Path`), which they may leave alone, that give a `Dataset`."""
+"""Functions of a folder of data, which they may leave alone, that give a `Dataset`."""

@@ -72,7 +72,35 @@ class Partition:
 
 def stable_sort(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Integers below 2^31 in ascending order, and where each stood; equal ones keep their order."""
-    # torch sorts small integers by radix, several times as fast as numpy, which does so up to 16 bits.
+    # torch has a radix sort for these, several times as fast as numpy, whose own stops at 16 bits.
     whole = torch.from_numpy(np.require(values, np.int32, ["C", "W"]))
     ordered, order = torch.sort(whole, stable=True)
     return ordered.numpy(), order.numpy()
+
+
+def top_up(owner: np.ndarray, num_clients: int, min_size: int, rng: np.random.Generator) -> int:
+    """Raise every client to ``min_size`` examples, in place; the number of examples moved.
+
+    They come from clients with more than that, in lots of ``min_size`` where there are such: a
+    client given the examples of a single other has a label mixture as skewed as this partition
+    makes them, and one given some of everyone's has not.
+    """
+    sizes = np.bincount(owner, minlength=num_clients)
+    short, surplus = np.maximum(min_size - sizes, 0), np.maximum(sizes - min_size, 0)
+    moved = int(short.sum())
+    if not moved:
+        return 0
+    lots = surplus // min_size
+    num_lots = min(moved // min_size, int(lots.sum()))
+    given = min_size * rng.multivariate_hypergeometric(lots, num_lots, method="marginals")
+    rest = moved - int(given.sum())
+    given += rng.multivariate_hypergeometric(surplus - given, rest, method="marginals")
+
+    examples = np.flatnonzero(given[owner] > 0)
+    rng.shuffle(examples)
+    givers, order = stable_sort(owner[examples])
+    held = sizes[given > 0]
+    rank = np.arange(len(givers)) - np.repeat(held.cumsum() - held, held)
+    receivers = rng.permutation(np.flatnonzero(short))
+    owner[examples[order[rank < given[givers]]]] = np.repeat(receivers, short[receivers])
+    return moved

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gcfed.data.partition import Partition, Pool, stable_sort
+from gcfed.data.partition import Partition, Pool, stable_sort, top_up
 from gcfed.errors import InputError, unknown
 from gcfed.registry import Registry
 
@@ -23,7 +23,7 @@ Mode = Literal["per_class", "capped", "per_client"]
 Shares = Iterable[tuple[np.ndarray, np.ndarray]]
 """For one class after another: clients, and how many of its examples each is dealt."""
 
-BLOCK = 1 << 22
+BLOCK = 1 << 20
 """How many weights (clients times classes) are held at once where clients draw mixtures."""
 
 
@@ -61,9 +61,9 @@ def quantity(
 def shards(
     pool: Pool, num_clients: int | None, rng: np.random.Generator, *, per_client: int = 2
 ) -> Partition:
-    """Examples sorted by label and cut into shards, per_client for each client (McMahan et al., 2017).
+    """Examples sorted by label, cut into equal shards, per_client for each (McMahan et al., 2017).
 
-    Shards differ in size by one at most.  Departures: none.
+    Departures: shards may differ in size by one, so that no example is left over.
     """
     num_clients = _checked("shards", pool, num_clients)
     if per_client < 1:
@@ -85,9 +85,9 @@ def shards(
 def classes(pool: Pool, num_clients: int | None, rng: np.random.Generator, *, k: int) -> Partition:
     """Every client holds k classes, each divided evenly among those who hold it (Li et al., 2022).
 
-    Departures: Li et al. ("NIID-Bench", #C = k) give client i class i mod C and draw the others.
-    Here shuffled decks of all classes are dealt k at a time, so that every class has a holder
-    whenever k clients-worth of classes reach, and all have about equally many.
+    Departures: Li et al. (NIID-Bench, #C = k) give client i class i mod C and draw the others.
+    Here shuffled decks of all classes are dealt, k to a client, so that every class has a holder
+    even where there are fewer clients than classes, and all have about equally many.
     """
     num_clients = _checked("classes", pool, num_clients)
     members = _classes("classes", pool)
@@ -142,15 +142,16 @@ def dirichlet(
     """Label skew by Dir(alpha): the smaller alpha, the fewer classes a client holds.
 
     ``per_class``: each class is divided over the clients in proportions drawn from Dir(alpha)
-    (Yurochkin et al., 2019).  ``capped``: the same, but a client that holds N / num_clients examples
-    by then is left out of further classes (NIID-Bench, and the GC-Fed authors' hetero-dirichlet).
-    ``per_client``: clients of equal size draw label mixtures from Dir(alpha * prior), the prior being
-    the label distribution, which sums to one (Hsu et al., 2019): its alpha compares with that of the
-    others times the number of classes.  A class that runs out leaves the mixture of later clients.
+    (Yurochkin et al., 2019).  ``capped``: the same, but a client that holds N / num_clients or more
+    by then is left out of further classes (NIID-Bench; the GC-Fed authors' hetero-dirichlet).
+    ``per_client``: clients of equal size draw label mixtures from Dir(alpha * prior), the prior
+    being the distribution of all labels (Hsu et al., 2019); as it sums to one, this alpha compares
+    with the others' times the number of classes.  A class used up leaves later clients' mixtures.
 
-    Counts are floor(n cumsum(p)) differenced, so they sum to n.  Departures: where those codes draw
-    again until every client is large enough, clients short of ``min_size`` are given examples of
-    clients that have more (see `Partition.moved`).
+    Counts are differences of floor(n cumsum(p)), so that they sum to n; over clients the sum runs
+    in a random order for each class, over classes it starts from a uniform number, and rounding
+    favours nobody.  Departures: where those codes draw again until every client is large enough,
+    clients short of ``min_size`` are given examples of those that have more (`Partition.moved`).
     """
     num_clients = _checked("dirichlet", pool, num_clients, min_size)
     if not 0 < alpha < math.inf:
@@ -165,7 +166,7 @@ def dirichlet(
         cap = pool.size / num_clients if mode == "capped" else math.inf
         shares = _by_class(members, num_clients, alpha, cap, rng)
     owner = _dealt(members, shares, rng)
-    moved = _repair(owner, num_clients, min_size, rng)
+    moved = top_up(owner, num_clients, min_size, rng)
     return Partition.by_owner(owner, num_clients, moved)
 
 
@@ -180,7 +181,8 @@ def _by_class(
     held = np.zeros(num_clients, np.int64)
     for examples in members:
         # Dir(alpha) with some parts left out and the rest scaled up is Dir(alpha) over the rest.
-        clients = np.flatnonzero(held < cap).astype(np.int32)
+        # In an order of its own for each class, or rounding would favour the same clients in all.
+        clients = rng.permutation(np.flatnonzero(held < cap).astype(np.int32))
         logs = np.log(rng.standard_gamma(alpha + 1, len(clients)))
         counts = _round(
             _weights(logs, rng.standard_exponential(len(clients)), alpha), len(examples)
@@ -192,7 +194,7 @@ def _by_class(
 def _by_mixture(
     supply: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Shares where each client asks for its mixture, the earlier client first where a class is short."""
+    """Shares where each client asks for its mixture; what is short goes to earlier clients."""
     prior, left = supply / supply.sum(), supply.copy()
     sizes = _even(int(supply.sum()), num_clients)
     entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -221,7 +223,8 @@ def _granted(
     # A turn either meets every need or uses up a class, so there are no more turns than classes.
     while need.any():
         cell = np.ix_(np.flatnonzero(need), np.flatnonzero(left))
-        asked = _round(_weights(logs[cell], spread[cell], alpha), need[cell[0]])
+        weights = _weights(logs[cell], spread[cell], alpha)
+        asked = _round(weights, need[cell[0]], rng.random(cell[0].shape))
         got = np.clip(left[cell[1]] - (asked.cumsum(0) - asked), 0, asked)
         granted[cell] += got
         need[cell[0][:, 0]] -= got.sum(1)
@@ -242,11 +245,13 @@ def _weights(logs: np.ndarray, spread: np.ndarray, alpha: float) -> np.ndarray:
     return weights
 
 
-def _round(weights: np.ndarray, total: int | np.ndarray) -> np.ndarray:
-    """Counts along the last axis in proportion to weights, which sum to ``total``."""
+def _round(
+    weights: np.ndarray, total: int | np.ndarray, offset: float | np.ndarray = 0.0
+) -> np.ndarray:
+    """Counts along the last axis, in proportion to weights, that sum to ``total``."""
     ends = weights.cumsum(-1)
-    ends = np.floor(ends / ends[..., -1:] * total).astype(np.int64)
-    return np.diff(ends, axis=-1, prepend=0)
+    ends = np.floor(ends / ends[..., -1:] * total + offset).astype(np.int64)
+    return np.diff(np.minimum(ends, total), axis=-1, prepend=0)
 
 
 def _even(total: int, num_parts: int) -> np.ndarray:
@@ -274,33 +279,6 @@ def _dealt(members: Sequence[np.ndarray], shares: Shares, rng: np.random.Generat
         rng.shuffle(owners)
         owner[examples] = owners
     return owner
-
-
-def _repair(owner: np.ndarray, num_clients: int, min_size: int, rng: np.random.Generator) -> int:
-    """Raise every client to ``min_size`` examples, in place; the number of examples moved.
-
-    They come from clients with more than that, in lots of ``min_size`` where there are such: a client
-    that is given the examples of one other has a label mixture as skewed as the partition makes them,
-    which examples drawn from everyone would not be.
-    """
-    sizes = np.bincount(owner, minlength=num_clients)
-    short, surplus = np.maximum(min_size - sizes, 0), np.maximum(sizes - min_size, 0)
-    moved = int(short.sum())
-    if not moved:
-        return 0
-    lots = surplus // min_size
-    num_lots = min(moved // min_size, int(lots.sum()))
-    given = min_size * rng.multivariate_hypergeometric(lots, num_lots, method="marginals")
-    rest = moved - int(given.sum())
-    given += rng.multivariate_hypergeometric(surplus - given, rest, method="marginals")
-
-    examples = np.flatnonzero(given[owner] > 0)
-    rng.shuffle(examples)
-    givers, order = stable_sort(owner[examples])
-    rank = np.arange(len(givers)) - np.searchsorted(givers, givers)
-    receivers = rng.permutation(np.flatnonzero(short))
-    owner[examples[order[rank < given[givers]]]] = np.repeat(receivers, short[receivers])
-    return moved
 
 
 def _shuffled(sizes: np.ndarray, rng: np.random.Generator) -> Partition:

@@ -30,9 +30,9 @@ class Block(nn.Module):
         self.bn1 = _norm(outputs)
         self.conv2 = _conv(outputs, outputs, 3, 1)
         self.bn2 = _norm(outputs)
-        self.downsample = nn.Sequential()
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(_conv(inputs, outputs, 1, stride), _norm(outputs))
+        same = stride == 1 and inputs == outputs
+        shortcut = [] if same else [_conv(inputs, outputs, 1, stride), _norm(outputs)]
+        self.downsample = nn.Sequential(*shortcut)
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.relu(self.bn1(self.conv1(x)))
@@ -77,8 +77,8 @@ def _layer(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 def resnet18(shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """ResNet18 with GroupNorm (32 groups), a 3x3 stem of stride 1 and no max-pool.
 
-    Torchvision's initial weights, but for the stem and the last layer: they are replaced, and so at
-    PyTorch's default.  62 parameter tensors, as the paper counts.
+    He et al. (2016), as the paper changes it for small images; 62 parameter tensors.  Torchvision's
+    initial weights, but for the stem and the last layer: replaced, and so at PyTorch's default.
     """
     channels, _, _ = image_shape("resnet18", shape, smallest=1)
     return ResNet18(channels, check_classes("resnet18", num_classes))

@@ -81,8 +81,8 @@ def _features(channels: int) -> list[nn.Module]:
 def vgg11(shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """VGG11 with two dropouts of 0.5, as torchvision's: eight convolutions, three linear layers.
 
-    Torchvision's initial weights (Simonyan and Zisserman, 2015, trained with others), but for the
-    last layer: it is replaced to fit the number of classes, and so at PyTorch's default.
+    Simonyan and Zisserman (2015), configuration A.  Torchvision's initial weights, but for the last
+    layer: replaced to fit the number of classes, and so at PyTorch's default.
     """
     channels, _, _ = image_shape("vgg11", shape, smallest=2 ** len(STAGES))
     return VGG11(channels, check_classes("vgg11", num_classes))

@@ -1,0 +1,37 @@
+# make demo   train FedAvg and GC-Fed on the embedded data and compare them
+# make test   run the tests            make check   lint, types, import contract
+# make docs   build the documentation  make clean   forget the virtual environment
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check docs clean install
+
+demo: $(READY)
+	$(BIN)/gcfed demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered $(TESTS)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
+
+install: $(READY)
+
+# torch first and pinned: a plain requirement may bring several GB of CUDA packages along
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

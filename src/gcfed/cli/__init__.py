@@ -1,0 +1,3 @@
+"""The command line: ``gcfed demo``, ``gcfed run``, ..."""
+
+from gcfed.cli.app import main as main

@@ -1,0 +1,150 @@
+"""Downloads that go on where an earlier one was cut, and show how far they are."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pooch  # type: ignore[import-untyped]
+import requests
+import urllib3
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+from gcfed.data.catalog import Source
+from gcfed.data.files import md5_of_file
+from gcfed.errors import InputError
+
+TIMEOUT = (10.0, 60.0)
+"""Seconds to wait for a connection, and for the next bytes of one."""
+
+_CHUNK = 1 << 16
+
+
+def download(source: Source, root: Path, *, progress: bool) -> Path:
+    """Fetch a source into the folder of data; one that is there already is verified.
+
+    A file appears under its name only when its md5 is the published one.  A download that was cut
+    leaves a ``.part`` beside it, from which the next one goes on.
+    """
+    target, failures = root / source.file, []
+    if target.exists():
+        if md5_of_file(target) != source.md5:
+            raise InputError(f"{target} is not the published file (wrong md5): move it away")
+        return target
+    if os.environ.get("GCFED_OFFLINE", "0") not in ("", "0"):
+        raise InputError("GCFED_OFFLINE is set, so nothing is fetched")
+    for url in source.urls:
+        try:
+            _retrieve(url, source, target, progress)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+            failures.append(f"{url}: {_reason(error)}")
+        else:
+            return target
+    raise InputError(f"{source.file} could not be fetched. {'. '.join(failures)}")
+
+
+def _retrieve(url: str, source: Source, target: Path, progress: bool) -> None:
+    """Have pooch download, verify and put in place, without the lines it logs."""
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")
+    try:
+        pooch.retrieve(
+            url,
+            f"md5:{source.md5}",
+            target.name,
+            target.parent,
+            downloader=_Resuming(source, target.with_name(f"{target.name}.part"), progress),
+        )
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"the server answers {error.response.status_code}"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection"
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        return "the connection was cut; fetch again to go on from there"
+    if isinstance(error, ValueError) and not isinstance(error, InputError):
+        return "what came is not the published file (wrong md5), and was not kept"
+    return str(error)
+
+
+class _Resuming:
+    """What pooch calls to download: it appends to a partial file, and hands it over when whole."""
+
+    def __init__(self, source: Source, part: Path, progress: bool) -> None:
+        self.source, self.part, self.progress = source, part, progress
+
+    def __call__(self, url: str, output_file: str, _: Any) -> None:
+        done = self.part.stat().st_size if self.part.exists() else 0
+        if done != self.source.size:
+            with self._request(url, done) as response:
+                self._append(response, _start(response, done))
+        self.part.replace(output_file)
+
+    def _request(self, url: str, done: int) -> requests.Response:
+        # Identity: the md5 is of the file as it is stored, which some servers would unpack.
+        headers = {"Accept-Encoding": "identity", "User-Agent": "gcfed"}
+        if 0 < done < self.source.size:
+            headers["Range"] = f"bytes={done}-"
+        response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)
+        if not response.ok:
+            response.close()
+        response.raise_for_status()
+        return response
+
+    def _append(self, response: requests.Response, done: int) -> None:
+        """Write what the server sends after the first ``done`` bytes, up to the published size."""
+        announced = done + int(response.headers.get("Content-Length", self.source.size - done))
+        if announced != self.source.size:
+            raise InputError(f"{announced:,} bytes are offered instead of {self.source.size:,}")
+        with (
+            self.part.open("ab" if done else "wb") as file,
+            _shown(self.source, self.progress) as show,
+        ):
+            for chunk in response.raw.stream(_CHUNK, decode_content=False):
+                done += file.write(chunk[: self.source.size - done])
+                show(done)
+        if done < self.source.size:
+            raise urllib3.exceptions.ProtocolError("cut")
+
+
+def _start(response: requests.Response, done: int) -> int:
+    """Where in the file the answer begins: where it was asked to, or at 0 if it is the whole."""
+    start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    resumed = response.status_code == requests.codes.partial_content and start == str(done)
+    return done if resumed else 0
+
+
+@contextmanager
+def _shown(source: Source, progress: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, a line for every tenth elsewhere; both on standard error."""
+    if not progress:
+        yield lambda done: None
+    elif sys.stderr.isatty():
+        columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(source.file, total=source.size)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield _Lines(source)
+
+
+class _Lines:
+    """Progress where no line can be rewritten, as in a log."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.tenths = source, -1
+
+    def __call__(self, done: int) -> None:
+        tenths = 10 * done // self.source.size
+        if tenths > self.tenths:
+            self.tenths = tenths
+            size = f"{self.source.size / 1e6:.1f} MB"
+            print(f"{self.source.file}: {10 * tenths} % of {size}", file=sys.stderr, flush=True)

@@ -1,0 +1,29 @@
+"""Train examples set aside for tuning, so that nobody selects on the test set."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from gcfed.data.dataset import Dataset, Examples
+from gcfed.errors import InputError
+
+
+def split_validation(
+    dataset: Dataset, share: float, rng: np.random.Generator
+) -> tuple[Dataset, Examples]:
+    """The data set without ``share`` of its train examples, and those; the same share of a class.
+
+    Classes are rounded to the nearest whole example, and none is taken whole.
+    """
+    labels = dataset.pool.labels
+    groups = np.zeros(dataset.pool.size, np.int64) if labels is None else labels
+    held = np.zeros(len(groups), bool)
+    for group in np.unique(groups):
+        members = rng.permutation(np.flatnonzero(groups == group))
+        held[members[: min(round(share * len(members)), len(members) - 1)]] = True
+    if not held.any():
+        raise InputError(f"validation={share} of {len(groups)} train examples leaves none to hold")
+    kept, out = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
+    keys = {name: key[~held] for name, key in dataset.keys.items()}
+    return replace(dataset, train=dataset.train.take(kept), keys=keys), dataset.train.take(out)

@@ -1,0 +1,96 @@
+"""A run on disk.
+
+=====================  ===========================================================================
+``config.toml``        everything the run needed, every default written out
+``provenance.json``    version, commit, torch, device, engine, and the partition that was drawn
+``rounds.jsonl``       a line a round; two equal runs write the same bytes
+``timings.jsonl``      the seconds of each
+``summary.json``       status (running, finished, failed, stopped) and what came out
+``model.safetensors``  the global weights
+=====================  ===========================================================================
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import nn
+
+from gcfed import tree
+from gcfed.data.augmentation import ImageTransform
+from gcfed.errors import InputError
+from gcfed.evaluation import Record
+from gcfed.experiments.experiment import Experiment
+from gcfed.experiments.provenance import provenance
+from gcfed.files import write_atomically, write_json, write_text
+
+CONFIG, PROVENANCE, SUMMARY = "config.toml", "provenance.json", "summary.json"
+ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
+
+
+def create(path: Path) -> Path:
+    """A new folder; one that is there already is never written into."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+    except FileExistsError:
+        raise InputError(f"{path} exists already: name another folder with --out") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error.strerror}") from None
+    return path
+
+
+def unused(parent: Path, name: str) -> Path:
+    """A folder that is not there yet: ``name``, ``name-2``, ``name-3``, ..."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+class RunDirectory:
+    """Writes a run into a folder, line by line as it goes."""
+
+    def __init__(self, path: Path, experiment: Experiment) -> None:
+        self.path = path
+        write_text(path / CONFIG, experiment.config.to_toml())
+        write_json(path / PROVENANCE, provenance(experiment))
+        write_json(path / SUMMARY, {"status": "running"})
+        self._before = time.perf_counter()
+
+    def append(self, line: Record) -> float:
+        """Write a round's line and its time; gives the seconds since the round before."""
+        now = time.perf_counter()
+        seconds, self._before = now - self._before, now
+        timing = {"round": line["round"], "seconds": round(seconds, 6), "at": round(time.time(), 3)}
+        for name, value in ((ROUNDS, line), (TIMINGS, timing)):
+            with (self.path / name).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(value, allow_nan=False) + "\n")
+        return seconds
+
+    def finish(
+        self, summary: Mapping[str, Any], module: nn.Module, about: Mapping[str, str]
+    ) -> None:
+        """Write the weights, then the summary that says they are there."""
+        weights = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
+        write_atomically(self.path / WEIGHTS, lambda p: save_file(weights, p, dict(about)))
+        write_json(self.path / SUMMARY, summary)
+
+
+def about_model(experiment: Experiment) -> dict[str, str]:
+    """What it takes to make the model again, and to feed it, kept with its weights."""
+    setup = experiment.setup
+    shapes = tree.map(lambda v: list(v.shape[1:]), setup.data.x)
+    about = {
+        "model": experiment.config.model,
+        "shape": json.dumps(shapes),
+        "num_classes": json.dumps(setup.data.num_classes),
+    }
+    if isinstance(setup.transform, ImageTransform):
+        about["transform"] = json.dumps(asdict(setup.transform))
+    return about

@@ -1,0 +1,62 @@
+"""The short way: one's own module and data, and a history to plot."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from gcfed.data import Dataset
+from gcfed.data.user import dataset_from
+from gcfed.evaluation import Record
+from gcfed.experiments.config import make
+from gcfed.experiments.experiment import Experiment, build
+from gcfed.simulation import simulate
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run went through, and the module it ended with."""
+
+    records: list[Record]
+    module: nn.Module
+    experiment: Experiment
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """One number of every round that has it: ``history["test_accuracy"]``."""
+        return [line[name] for line in self.records if line.get(name) is not None]
+
+    def plot(self, name: str = "test_accuracy") -> Any:
+        """A matplotlib figure of one number over the rounds."""
+        from gcfed.experiments.plots import curves
+
+        return curves({self.experiment.config.algorithm: [self.records]}, name)
+
+
+def fit(
+    module: nn.Module,
+    train: Any,
+    test: Any = None,
+    *,
+    on_round: Callable[[Record], None] | None = None,
+    **settings: Any,
+) -> History:
+    """Train ``module`` by federated learning; ``settings`` are the keys of a config.
+
+    ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
+    tensors, a map-style dataset of (image, label), a list of them, one a client.  ``module`` itself
+    is left as it is: the trained copy is the history's.
+    """
+    dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
+    if "client" in dataset.keys and not settings.keys() & {"partition", "alpha"}:
+        settings["partition"] = "by(key='client')"  # the data came divided
+    named = {"model": type(module).__name__, "dataset": "given"}
+    experiment = build(make({**settings, **named}, "fit"), module=module, dataset=dataset)
+    records: list[Record] = []
+    for result in simulate(experiment.setup, keep_uploads=False):
+        records.append(experiment.record(result))
+        server = result.server
+        if on_round is not None:
+            on_round(records[-1])
+    trained = experiment.setup.model.module(server.params, server.buffers)
+    return History(records, trained, experiment)

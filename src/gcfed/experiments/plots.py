@@ -1,0 +1,55 @@
+"""Pictures of runs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from gcfed.evaluation import Record
+
+AXES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss", "train_loss": "train loss"}
+
+
+def curves(
+    groups: Mapping[str, Sequence[Sequence[Record]]],
+    name: str = "test_accuracy",
+    *,
+    smooth: int = 10,
+    title: str = "",
+) -> Figure:
+    """One number over the rounds: a line a group, the mean over its runs, and a band of one std.
+
+    Each run is first smoothed by a moving average over ``smooth`` evaluations, as in the paper's
+    figures; thin lines show what it was before.
+    """
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    scale = 100 if name.endswith("accuracy") else 1
+    for color, (label, runs) in enumerate(groups.items()):
+        found = [[line for line in run if line.get(name) is not None] for run in runs]
+        length = min(map(len, found), default=0)
+        if length == 0:
+            continue
+        rounds = [line["round"] + 1 for line in found[0][:length]]
+        values = scale * np.array([[line[name] for line in run[:length]] for run in found])
+        smoothed = np.array([_moving_average(run, smooth) for run in values])
+        mean, std = smoothed.mean(0), smoothed.std(0, ddof=1 if len(runs) > 1 else 0)
+        axes.plot(rounds, values.mean(0), color=f"C{color}", alpha=0.25, linewidth=0.8)
+        axes.plot(rounds, mean, color=f"C{color}", label=label, linewidth=2)
+        axes.fill_between(
+            rounds, mean - std, mean + std, color=f"C{color}", alpha=0.15, linewidth=0
+        )
+    axes.set(xlabel="round", ylabel=AXES.get(name, name), title=title)
+    axes.grid(alpha=0.3)
+    if groups:
+        axes.legend(frameon=False, loc="lower right" if scale == 100 else "upper right")
+    return figure
+
+
+def _moving_average(values: np.ndarray, window: int) -> np.ndarray:
+    """The mean of the last ``window`` values, of fewer at the start."""
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    averages: np.ndarray = (sums[ends] - sums[starts]) / (ends - starts)
+    return averages
