@@ -1,5 +1,6 @@
 """CIFAR's pickles are read, and nothing that a pickle could do besides is done."""
 
+import contextlib
 import os
 import pickle
 import pickletools
@@ -73,7 +74,7 @@ MALICIOUS = {
     "eval": Call(eval, "open('ran', 'w').close()"),
     "exec": Call(exec, "open('ran', 'w').close()"),
     "open": Call(open, "ran", "w"),
-    "getattr": Call(getattr, os, "system"),
+    "getattr": Call(getattr, Call(__import__, "os"), "system"),
     "nested": {b"data": [Call(os.system, "touch ran")], b"labels": [1]},
     "call in a call": Call(print, Call(os.system, "touch ran")),
     "numpy.load": Call(np.load, "ran", None, True),
@@ -93,7 +94,7 @@ def test_nothing_runs(name, protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blob = pickle.dumps(MALICIOUS[name], protocol, fix_imports=True)
     tracemalloc.start()
-    with pytest.raises(InputError, match="^batch is not one of CIFAR's python files: "):
+    with pytest.raises(InputError, match=r"^batch is not one of CIFAR's python files: "):
         read(blob)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -136,7 +137,7 @@ CRAFTED = {
 @pytest.mark.parametrize("blob", CRAFTED.values(), ids=CRAFTED)
 def test_crafted_programs_are_refused(blob, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="^batch is not one of CIFAR's python files: "):
+    with pytest.raises(InputError, match=r"^batch is not one of CIFAR's python files: "):
         read(blob)
     assert not Path("ran").exists()
 
@@ -170,10 +171,8 @@ CODES = [op.code.encode("latin-1") for op in pickletools.opcodes]
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(CODES) | st.binary(max_size=6), max_size=30))
 def test_any_bytes_give_an_answer_or_an_input_error(parts):
-    try:
+    with contextlib.suppress(InputError):
         read(b"\x80\x02" + b"".join(parts) + b".")
-    except InputError:
-        pass
 
 
 @settings(max_examples=300, deadline=None)
@@ -181,7 +180,5 @@ def test_any_bytes_give_an_answer_or_an_input_error(parts):
 def test_a_changed_byte_gives_an_answer_or_an_input_error(position, value):
     blob = bytearray(official())
     blob[position] = value
-    try:
+    with contextlib.suppress(InputError):
         read(bytes(blob))
-    except InputError:
-        pass

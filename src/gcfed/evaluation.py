@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gcfed import tree
 from gcfed.context import Inputs, Output
+from gcfed.errors import InputError
 from gcfed.round import RoundResult, Server
 from gcfed.setup import Setup
 from gcfed.tree import Tree
@@ -37,6 +38,10 @@ class TestSet:
     y: Tensor
     metrics: Mapping[str, Metric] = field(default_factory=lambda: {"accuracy": accuracy})
     batch_size: int = 1000
+
+    def __post_init__(self) -> None:
+        if len(self.y) == 0:
+            raise InputError("a test set holds no example, so there is nothing to judge a model by")
 
 
 def predict(setup: Setup, server: Server, x: Inputs) -> Output:
@@ -71,23 +76,32 @@ def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[st
     return {name: sum(m[name] for m in found) / len(found) for name in found[0]}
 
 
-def record(setup: Setup, result: RoundResult, tests: Mapping[str, TestSet] | None = None) -> Record:
+def record(
+    setup: Setup,
+    result: RoundResult,
+    tests: Mapping[str, TestSet] | None = None,
+    *,
+    due: bool = True,
+) -> Record:
     """The line of a round, with what the model scores on ``tests``, such as ``{"test": ...}``.
 
-    ``tested`` says which model that was: the global one, or (buffers kept local) each of the
-    cohort's, whose scores are averaged.
+    Where an evaluation is not ``due`` the scores are None.  ``tested`` says which model they are
+    of: the global one, or (buffers kept local) each of the cohort's, whose scores are averaged.
     """
     local = setup.buffers == "local" and bool(result.server.buffers)
     scores: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
     for split, test in (tests or {}).items():
-        found = (
-            evaluate_cohort(setup, result, test) if local else evaluate(setup, result.server, test)
-        )
+        found: Mapping[str, float | None] = dict.fromkeys(("loss", *test.metrics))
+        if due and local:
+            found = evaluate_cohort(setup, result, test)
+        elif due:
+            found = evaluate(setup, result.server, test)
         scores.update({f"{split}_{name}": _number(score) for name, score in found.items()})
+    tested = "cohort" if local else "global"
     return {
         "round": result.round,
         **scores,
-        "tested": None if not tests else "cohort" if local else "global",
+        "tested": tested if tests and due else None,
         "train_loss": _number(_train_loss(result)),
         "clients": result.ids,
         "dropped": result.dropped,

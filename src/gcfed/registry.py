@@ -1,13 +1,14 @@
 """Names for what a config file or a command line can ask for, with values for its hyper-parameters.
 
-A registry holds callables: the class of an algorithm, or a function that makes a model, a data set
-or a partition.  ``"dirichlet(alpha=0.1)"`` names one and sets its hyper-parameters, which are all
-parameters of a class and the keyword-only ones of a function.
+A registry holds callables: the class of an algorithm, or what makes a model, a data set or a
+partition.  ``"dirichlet(alpha=0.1)"`` names one and sets its hyper-parameters: the fields of a
+dataclass, and of any other callable the parameters that have a default or go by keyword only.
 """
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -57,8 +58,13 @@ class Registry(Generic[T]):
         return next((n for n, e in self._entries.items() if e is entry), None)
 
     def describe(self, name: str) -> str:
-        """The first line of what documents an entry."""
-        return (inspect.getdoc(self[name]) or "").split("\n")[0]
+        """The first line of what documents an entry itself."""
+        return inspect.cleandoc(self[name].__doc__ or "").split("\n")[0]
+
+    def settable(self, name: str) -> str:
+        """The hyper-parameters of an entry with their defaults, as a text sets them."""
+        known = hyper_parameters(self[name]).items()
+        return ", ".join(f"{k}={'...' if d is ... else repr(d)}" for k, (_, d) in known)
 
     def parse(self, text: str) -> "partial[Any]":
         """What ``text`` names, its hyper-parameters bound."""
@@ -81,15 +87,15 @@ class Registry(Generic[T]):
             case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
                 pass
             case _:
-                raise InputError(
-                    f"not {a(self.kind)}: {ast.unparse(node)!r}; write name(key=value)"
-                )
+                raise InputError(f"not {a(self.kind)}: {_source(node)}; write name(key=value)")
         entry, values = self[name], {}
         known = hyper_parameters(entry)
         for keyword in keywords:
             key = str(keyword.arg)
             if key not in known:
                 raise unknown(f"hyper-parameter of {name}", key, known)
+            if key in values:
+                raise InputError(f"{name}({key}=...) is given twice")
             values[key] = _value(f"{name}({key}=...)", keyword.value, known[key][0])
         missing = [
             key for key, (_, default) in known.items() if default is ... and key not in values
@@ -101,11 +107,16 @@ class Registry(Generic[T]):
 
 def hyper_parameters(entry: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     """The type and the default (``...`` where there is none) of what a text may set."""
-    hints = get_type_hints(entry)
+    fields = isinstance(entry, type) and is_dataclass(entry)
+    documented = entry
+    if not (fields or inspect.isroutine(entry)):
+        documented = entry.__init__ if isinstance(entry, type) else type(entry).__call__  # type: ignore[misc]
+    hints = get_type_hints(documented)
     return {
         p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
         for p in inspect.signature(entry).parameters.values()
-        if isinstance(entry, type) or p.kind is p.KEYWORD_ONLY
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and (fields or p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
     }
 
 
@@ -123,12 +134,21 @@ def a(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
+def _source(node: ast.expr) -> str:
+    """What was written, for a message."""
+    try:
+        return repr(ast.unparse(node)[:200])
+    except RecursionError:
+        return "something nested too deeply"
+
+
 def _value(where: str, node: ast.expr, hint: Any) -> Any:
     try:
         value = ast.literal_eval(node)
-    except (TypeError, ValueError):
-        raise InputError(f"{where} takes a literal, not code: {ast.unparse(node)!r}") from None
-    value = tuple(value) if isinstance(value, list) else value
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(f"{where} takes a literal, not code: {_source(node)}") from None
+    if isinstance(value, list) and get_origin(hint) is not list:
+        value = tuple(value)
     if not _fits(value, hint):
         raise InputError(f"{where} is {_describe(hint)}, not {value!r}")
     return value
@@ -142,8 +162,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, h) for h in arguments)
     if get_origin(hint) is Literal:
         return value in arguments
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(v, arguments[0]) for v in value)
+    if get_origin(hint) in (tuple, list, Sequence):
+        return isinstance(value, tuple | list) and all(_fits(v, arguments[0]) for v in value)
     return type(value) is hint or (hint is float and type(value) is int)
 
 

@@ -1,3 +1,9 @@
 """The command line: ``gcfed demo``, ``gcfed run``, ..."""
 
+import warnings
+
+with warnings.catch_warnings():  # typer < 0.21 imports names that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import typer as _typer  # noqa: F401
+
 from gcfed.cli.app import main as main

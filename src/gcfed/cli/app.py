@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,15 +17,14 @@ from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
 from gcfed.errors import InputError, unknown
 from gcfed.experiments import demo as demonstration
-from gcfed.experiments.config import Config, assignment, make, read
-from gcfed.experiments.directory import unused
+from gcfed.experiments.config import assignment, describe, make, override, read
+from gcfed.experiments.directory import refuse_existing, unused
 from gcfed.experiments.plugins import load_installed, load_plugin
 from gcfed.models import MODELS
 from gcfed.registry import Registry
 from gcfed.spec import parse
 
-DIVERGED = 3
-INTERRUPTED = 130
+INVALID, DIVERGED, INTERRUPTED = 2, 3, 130
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,7 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Federated learning under heterogeneous data and partial participation.",
 )
 app.add_typer(data.app, name="data")
 
@@ -52,13 +51,26 @@ def main() -> None:
         load_installed()
         app()
     except InputError as error:
-        console.err.print("[red]error:[/] ", end="")
-        print(error, file=sys.stderr)
-        sys.exit(2)
+        console.fail(error)
+        sys.exit(INVALID)
     except OSError as error:
-        console.err.print("[red]error:[/] ", end="")
-        print(f"{error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+        console.fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        sys.exit(INVALID)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.tell(f"gcfed {version('gcfed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _gcfed(
+    wanted: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning under heterogeneous data and partial participation."""
 
 
 @app.command()
@@ -66,46 +78,64 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder to make; runs/demo if not given.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = demonstration.ROUNDS,
+    rounds: Annotated[
+        int, typer.Option(help=f"Rounds of each run; {demonstration.ROUNDS}.", show_default=False)
+    ] = demonstration.ROUNDS,
     plugin: Plugins = None,
 ) -> None:
-    """FedAvg against GC-Fed on the embedded data: a table, a plot, and where the files are."""
+    """Compare FedAvg with GC-Fed: a table and a plot in two minutes.
+
+    On the embedded data, three seeds of each.
+    """
     folder = out or unused(Path("runs"), "demo")
+    refuse_existing(folder)
     groups = []
     for name, configs in demonstration.configs(rounds).items():
-        paths = [folder / name / f"seed-{config.seed}" for config in configs]
-        groups.append(results.run_group(name, configs, paths, quiet=False))
+        groups.append(results.run_group(name, configs, folder / name))
+        if groups[-1].stopped:
+            break
     results.print_comparison(groups)
     plot = results.save_curves(groups, folder, demonstration.TITLE)
-    console.out.print(f"\nplot   {plot}\nruns   {folder}/<algorithm>/seed-<n>", soft_wrap=True)
+    console.tell(f"\nplot  {plot}\nruns  {folder}  (gcfed show {folder})")
     _exit([summary for group in groups for summary in group.summaries])
 
 
 @app.command()
 def run(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file of settings.")] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidden=True)] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting; gcfed list settings."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting; may be repeated."),
     ] = None,
     algorithm: Annotated[str | None, typer.Option(help="Such as 'fedlc + gcfed'.")] = None,
     dataset: Annotated[str | None, typer.Option(help="What to train on.")] = None,
     model: Annotated[str | None, typer.Option(help="What to train.")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     cohort: Annotated[int | None, typer.Option(help="Clients in a round.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Of a Dirichlet partition.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Of a Dirichlet partition; small is skewed.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Draws all that is random.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several runs: 0,1,2.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1,2", help="A run for each of these.")
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="How a cohort is trained.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to make; under runs/ if not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary alone.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary alone, as JSON.")
+    ] = False,
     plugin: Plugins = None,
 ) -> None:
-    """Train, and write a run directory: one for each seed."""
+    """Train, and write a run directory: one for each seed.
+
+    CONFIG.toml is a file of settings, such as the config.toml of a run; the options below change
+    some of them.  'gcfed list settings' shows all, with their defaults; 'gcfed list algorithms',
+    datasets, models, partitions and engines show what they can name.
+    """
     flags = {
         "algorithm": algorithm,
         "dataset": dataset,
@@ -118,18 +148,22 @@ def run(
         "engine": engine,
         "device": device,
     }
-    values: dict[str, Any] = {} if config is None else read(config)
-    values |= {key: value for key, value in flags.items() if value is not None}
-    values |= dict(assignment(text) for text in set_ or [])
+    changes = {key: value for key, value in flags.items() if value is not None}
+    changes |= dict(map(assignment, set_ or []))
+    values = override({} if config is None else read(config), changes)
     if plugin:
         values["plugins"] = [*values.get("plugins", []), *map(str, plugin)]
-    where = "command line" if config is None else str(config)
-    configs = [make(values | chosen, where) for chosen in _seeds(seeds, seed)]
+    where = "the command line" if config is None else str(config)
+    chosen = None if seeds is None else _seeds(seeds, "seed" in changes)
+    configs = [make(values | {"seed": s}, where) for s in chosen or []] or [make(values, where)]
     folder = out or unused(Path("runs"), results.slug(configs[0]))
-    paths = [folder] if seeds is None else [folder / f"seed-{c.seed}" for c in configs]
-    group = results.run_group(configs[0].algorithm, configs, paths, quiet=as_json)
+    refuse_existing(folder)
+    if chosen is None:
+        group = results.run_one(configs[0], folder, quiet=as_json)
+    else:
+        group = results.run_group(configs[0].algorithm, configs, folder, quiet=as_json)
     if as_json:
-        print(json.dumps(group.summaries[0] if seeds is None else group.to_json(), indent=2))
+        print(json.dumps(group.summaries[0] if chosen is None else group.to_json(), indent=2))
     else:
         results.print_runs(group)
     _exit(group.summaries)
@@ -137,79 +171,88 @@ def run(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help=f"{', '.join(REGISTRIES)} or settings.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", hidden=True)],
     plugin: Plugins = None,
 ) -> None:
-    """What there is to choose from, a line each."""
+    """List what there is to choose from, a line each.
+
+    WHAT is algorithms, datasets, models, partitions, engines, or settings (of gcfed run).
+    """
     if what == "settings":
-        fields = Config.model_fields.items()
-        rows = [(n, json.dumps(f.default), f.description or "") for n, f in fields]
-        console.table(("setting", "default", ""), rows)
+        console.table(("setting", "default", "what it says"), describe())
     elif what == "models":
-        console.table(("model", "parameters", "forward MFLOP", ""), results.model_rows())
+        costs = ("parameters", "forward MFLOP")  # of CIFAR-10's images
+        console.table(("model", *costs, "what it is", "hyper-parameters"), results.model_rows())
     elif what in REGISTRIES:
         registry = REGISTRIES[what]
-        console.table((registry.kind, ""), [(name, registry.describe(name)) for name in registry])
+        rows = [(name, registry.describe(name), registry.settable(name)) for name in registry]
+        if what == "engines":
+            rows.insert(0, ("auto", "The one that suits the device and the model; says which.", ""))
+        console.table((registry.kind, "what it is", "hyper-parameters"), rows)
     else:
         raise unknown("list", what, [*REGISTRIES, "settings"])
 
 
 @app.command()
 def show(
-    path: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run directory, or a folder of them.")
-    ],
+    path: Annotated[Path, typer.Argument(metavar="RUN", hidden=True)],
     plugin: Plugins = None,
 ) -> None:
-    """What came out of a run, or of several."""
+    """Show what came out of a run, or of several.
+
+    RUN is a run directory, or a folder of them.
+    """
     results.show(path)
 
 
 @app.command()
 def check(
-    algorithm: Annotated[
-        str, typer.Argument(help="my.py:MyAlgorithm, or a text like 'fedlc+gcfed'.")
-    ],
+    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", hidden=True)],
     plugin: Plugins = None,
 ) -> None:
-    """Try the laws that every algorithm obeys on one, and say in words which it breaks."""
+    """Try the laws that every algorithm obeys on one of yours.
+
+    ALGORITHM is my.py:MyAlgorithm, or a text like 'fedlc + gcfed'.  Every law that it breaks is
+    named in a sentence, and the exit code is then 1.
+    """
     broken = laws.check(_algorithm(algorithm))
     for sentence in broken:
-        console.out.print(f"- {sentence}", markup=False, soft_wrap=True)
+        console.tell(f"- {sentence}")
     held = len(laws.LAWS) - len(broken)
-    console.out.print(f"{algorithm}: {held} of {len(laws.LAWS)} laws hold", markup=False)
+    console.tell(f"{algorithm}: {held} of {len(laws.LAWS)} laws hold")
     sys.exit(1 if broken else 0)
 
 
 def _algorithm(text: str) -> Algorithm:
     path, colon, name = text.rpartition(":")
+    if text.endswith(".py"):
+        raise InputError(f"name the class in {text} too: {text}:MyAlgorithm")
     if not colon or not path.endswith(".py"):
         return parse(text)
     module = load_plugin(path)
-    classes = {n: c for n, c in vars(module).items() if isinstance(c, type)}
-    if name not in classes:
-        raise unknown(f"class in {path}", name, classes)
-    cls = classes[name]
-    if not issubclass(cls, Algorithm):
+    classes = {
+        n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, Algorithm)
+    }
+    if name in vars(module) and name not in classes:
         raise InputError(f"{name} in {path} is no Algorithm: derive it from gcfed.Algorithm")
+    if name not in classes:
+        raise unknown(f"algorithm in {path}", name, classes)
     try:
-        return cls()
+        return classes[name]()
     except TypeError as error:
         raise InputError(f"{name} cannot be made without arguments: {error}") from None
 
 
-def _seeds(seeds: str | None, seed: int | None) -> list[dict[str, int]]:
-    if seeds is None:
-        return [{}]
-    if seed is not None:
-        raise InputError("give --seed or --seeds, not both")
+def _seeds(text: str, seeded: bool) -> list[int]:
+    if seeded:
+        raise InputError("give a seed or --seeds, not both")
     try:
-        numbers = [int(part) for part in seeds.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--seeds takes numbers such as 0,1,2; not {seeds!r}") from None
+        raise InputError(f"--seeds takes numbers such as 0,1,2; not {text!r}") from None
     if len(set(numbers)) < len(numbers):
-        raise InputError(f"--seeds names a seed twice: {seeds}")
-    return [{"seed": number} for number in numbers]
+        raise InputError(f"--seeds names a seed twice: {text}")
+    return numbers
 
 
 def _exit(summaries: list[dict[str, Any]]) -> None:

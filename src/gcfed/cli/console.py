@@ -13,21 +13,38 @@ from rich.table import Table
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-Tick = Callable[[str], None]
-"""One more is done, with a note on it."""
+Tick = Callable[[int, str], None]
+"""So many are done, with a note on the last."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table, whole lines where it does not go to a terminal."""
-    drawn = Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="bold")
+    """Print a table: fitted to a terminal, elsewhere a whole line a row."""
+    if not out.is_terminal:
+        lines = [list(columns), *map(list, rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            print("  ".join(cells).rstrip())
+        return
+    drawn = Table(*map(escape, columns), box=None, padding=(0, 2, 0, 0), header_style="bold")
     for row in rows:
         drawn.add_row(*map(escape, row))
-    out.print(drawn, width=None if out.is_terminal else 200)
+    out.print(drawn)
+
+
+def tell(text: str = "") -> None:
+    """A line of a result."""
+    out.print(text, markup=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
     """A line on what goes on, apart from results."""
-    err.print(escape(text), soft_wrap=True)
+    err.print(text, markup=False, soft_wrap=True)
+
+
+def fail(text: object) -> None:
+    """What is wrong."""
+    err.print(f"[red]error:[/] {escape(str(text))}", soft_wrap=True)
 
 
 def show_warnings() -> None:
@@ -43,7 +60,7 @@ def show_warnings() -> None:
 def progress(label: str, total: int, quiet: bool = False) -> Iterator[Tick]:
     """A bar on a terminal, elsewhere a plain line at every tenth; both on standard error."""
     if quiet:
-        yield lambda note: None
+        yield lambda done, note: None
     elif not err.is_terminal:
         yield _plain_lines(label, total)
     else:
@@ -55,17 +72,13 @@ def progress(label: str, total: int, quiet: bool = False) -> Iterator[Tick]:
             TextColumn("{task.fields[note]}"),
         )
         with Progress(*columns, console=err) as bar:
-            task = bar.add_task(label, total=total, note="")
-            yield lambda note: bar.update(task, advance=1, note=note)
+            task = bar.add_task(escape(label), total=total, note="")
+            yield lambda done, note: bar.update(task, completed=done, note=note)
 
 
 def _plain_lines(label: str, total: int) -> Tick:
-    done = 0
-
-    def tick(note: str) -> None:
-        nonlocal done
-        done += 1
+    def tick(done: int, note: str) -> None:
         if done % max(total // 10, 1) == 0 or done == total:
-            print(f"{label}: {done}/{total}  {note}", file=sys.stderr, flush=True)
+            print(f"{label}: round {done} of {total}  {note}".rstrip(), file=sys.stderr, flush=True)
 
     return tick

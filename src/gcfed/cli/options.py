@@ -20,6 +20,6 @@ Plugins = Annotated[
         metavar="FILE.py",
         is_eager=True,
         callback=_load,
-        help="A Python file that registers algorithms, models, data sets or partitions.",
+        help="A Python file that registers algorithms, models, data sets ...; may be repeated.",
     ),
 ]

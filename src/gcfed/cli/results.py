@@ -2,22 +2,24 @@
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gcfed.cli import console
 from gcfed.errors import InputError
 from gcfed.evaluation import Record
 from gcfed.experiments import directory
 from gcfed.experiments.config import Config
-from gcfed.experiments.plots import curves
-from gcfed.experiments.run import Run, load_run, run_together
+from gcfed.experiments.run import SMOOTHED, Run, find_runs, load_run, run_together
 from gcfed.files import write_atomically, write_json
 from gcfed.models import MODELS, count
 
 CIFAR = (3, 32, 32)
+FINAL = f"final: the mean of the last {SMOOTHED} evaluations"
 
 
 @dataclass(frozen=True)
@@ -32,47 +34,70 @@ class Group:
     def runs(self) -> list[Run]:
         return [load_run(path) for path in self.paths]
 
+    @property
+    def stopped(self) -> bool:
+        return any(summary["status"] == "stopped" for summary in self.summaries)
+
     def mean_and_std(self, key: str) -> tuple[float | None, float | None]:
         """Over the runs that finished."""
-        found = [s[key] for s in self.summaries if s["status"] != "failed" and s[key] is not None]
+        finished = (s[key] for s in self.summaries if s["status"] == "finished")
+        found = [value for value in finished if value is not None]
         if not found:
             return None, None
         return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None
+
+    def score(self, key: str) -> str:
+        """Mean and deviation in percent, and how many runs they leave out."""
+        finished = sum(summary["status"] == "finished" for summary in self.summaries)
+        of = f" ({finished} of {len(self.summaries)} seeds)"
+        return percent(*self.mean_and_std(key)) + (of if finished < len(self.summaries) else "")
 
     def to_json(self) -> dict[str, Any]:
         mean, std = self.mean_and_std("test_accuracy")
         return {"test_accuracy_mean": mean, "test_accuracy_std": std, "runs": self.summaries}
 
 
-def run_group(name: str, configs: Sequence[Config], paths: Sequence[Path], quiet: bool) -> Group:
-    """Do the runs of a group, showing how far they are."""
-    total = sum(config.rounds for config in configs)
-    with console.progress(name, total, quiet) as tick:
+def run_group(name: str, configs: Sequence[Config], folder: Path, quiet: bool = False) -> Group:
+    """Do runs that differ in their seeds, one folder each, showing how far they are."""
+    paths = [folder / f"seed-{config.seed}" for config in configs]
+    group = Group(name, paths, _run(name, configs, paths, quiet))
+    write_json(folder / directory.SUMMARY, group.to_json())
+    return group
 
-        def observe(i: int, line: Record, seconds: float) -> None:
-            score = line["test_accuracy"]
-            shown = "" if score is None else f"seed {configs[i].seed}: {100 * score:.1f} %"
-            tick(shown)
+
+def run_one(config: Config, folder: Path, quiet: bool = False) -> Group:
+    """Do a run, showing how far it is."""
+    return Group(config.algorithm, [folder], _run(config.algorithm, [config], [folder], quiet))
+
+
+def _run(
+    name: str, configs: Sequence[Config], paths: Sequence[Path], quiet: bool
+) -> list[dict[str, Any]]:
+    with console.progress(name, configs[0].rounds, quiet) as tick:
+
+        def observe(lines: Mapping[int, Record]) -> None:
+            scores = [line["test_accuracy"] for line in lines.values()]
+            shown = " ".join(f"{100 * score:.1f}" for score in scores if score is not None)
+            for line in list(lines.values())[:1]:
+                tick(line["round"] + 1, f"accuracy {shown} %" if shown else "")
 
         summaries = run_together(configs, paths, observe)
     if not quiet:
         made = load_run(paths[0]).provenance
-        console.say(f"engine: {made['engine']} ({made['engine_reason']}), on {made['device']}")
-    if len(paths) > 1:
-        write_json(paths[0].parent / directory.SUMMARY, Group(name, paths, summaries).to_json())
-    return Group(name, paths, summaries)
+        console.say(f"engine: {made['engine']} on {made['device']} ({made['engine_reason']})")
+    return summaries
 
 
 def print_comparison(groups: Sequence[Group]) -> None:
     """Mean and deviation of each group, and what sets it apart from the first, seed by seed."""
-    rows = []
-    for group in groups:
-        final, best = group.mean_and_std("test_accuracy"), group.mean_and_std("test_accuracy_best")
-        rows.append((group.name, percent(*final), percent(*best), _paired(group, groups[0])))
-    console.table(
-        ("algorithm", "final accuracy (%)", "best (%)", f"against {groups[0].name}"), rows
-    )
-    console.out.print("mean ± std over seeds; final is the mean of the last 10 rounds", style="dim")
+    base = groups[0]
+    rows = [
+        (g.name, g.score("test_accuracy"), g.score("test_accuracy_best"), _paired(g, base))
+        for g in groups
+    ]
+    columns = ("algorithm", "final accuracy (%)", "best (%)", f"minus {base.name}, by seed")
+    console.table(columns, rows)
+    console.tell(f"mean ± standard deviation over seeds; {FINAL}")
 
 
 def _paired(group: Group, base: Group) -> str:
@@ -91,64 +116,71 @@ def print_runs(group: Group) -> None:
             str(summary["seed"]),
             summary["status"],
             str(summary["rounds"]),
-            percent(summary["test_accuracy"], None),
-            percent(summary["test_accuracy_best"], None),
+            percent(summary["test_accuracy"]),
+            percent(summary["test_accuracy_best"]),
             str(path),
         )
         for summary, path in zip(group.summaries, group.paths, strict=True)
     ]
     console.table(("seed", "status", "rounds", "final (%)", "best (%)", "run"), rows)
+    console.tell(FINAL)
     if len(rows) > 1:
-        mean = percent(*group.mean_and_std("test_accuracy"))
-        console.out.print(f"final accuracy, mean ± std over seeds: {mean} %")
+        console.tell(f"mean ± standard deviation over seeds: {group.score('test_accuracy')}")
     for summary in group.summaries:
         if "reason" in summary:
-            where = f"seed {summary['seed']}: {summary['status']} in round {summary['round']}"
-            console.say(f"{where}: {summary['reason']}")
+            console.say(f"seed {summary['seed']}: {_status(summary)}")
 
 
 def show(path: Path) -> None:
     """A run, or every run below a folder."""
-    if (path / directory.CONFIG).is_file():
-        _show_run(load_run(path))
-        return
-    found = sorted(config.parent for config in path.glob(f"*/**/{directory.CONFIG}"))
-    if not found:
+    runs = find_runs(path)
+    if not runs:
         raise InputError(f"{path} is neither a run nor a folder of runs")
-    runs = [load_run(p) for p in found]
+    if runs[0].path == path:
+        _show_run(runs[0])
+        return
     rows = [
         (
             str(run.path.relative_to(path)),
             run.config.algorithm,
             str(run.config.seed),
             run.summary["status"],
-            percent(run.summary.get("test_accuracy"), None),
+            f"{len(run.records)} of {run.config.rounds}",
+            percent(run.summary.get("test_accuracy")),
         )
         for run in runs
     ]
-    console.table(("run", "algorithm", "seed", "status", "final (%)"), rows)
+    console.table(("run", "algorithm", "seed", "status", "rounds", "final (%)"), rows)
+    console.tell(FINAL)
 
 
 def _show_run(run: Run) -> None:
-    config, summary = run.config, run.summary
-    made = run.provenance
-    console.table(
-        ("", ""),
-        [
-            ("algorithm", config.algorithm),
-            ("data", f"{config.dataset}, {config.partition}, {config.cohort} of {config.clients}"),
-            ("model", config.model),
-            ("status", " ".join(str(summary[k]) for k in ("status", "reason") if k in summary)),
-            ("rounds", f"{len(run.records)} of {config.rounds}"),
-            ("final accuracy", f"{percent(summary.get('test_accuracy'), None)} %"),
-            ("best accuracy", f"{percent(summary.get('test_accuracy_best'), None)} %"),
-            ("engine", f"{made['engine']} on {made['device']}, torch {made['torch']}"),
-            ("seconds a round", _pace(run)),
-        ],
-    )
+    config, summary, made = run.config, run.summary, run.provenance
+    rows = [
+        ("algorithm", config.algorithm),
+        ("data", config.dataset),
+        ("partition", config.partition),
+        ("clients", f"{config.cohort} of {config.clients} a round"),
+        ("model", config.model),
+        ("seed", str(config.seed)),
+        ("status", _status(summary)),
+        ("rounds", f"{len(run.records)} of {config.rounds}"),
+        ("final accuracy", f"{percent(summary.get('test_accuracy'))} % ({FINAL[7:]})"),
+        ("best accuracy", f"{percent(summary.get('test_accuracy_best'))} %"),
+        ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
+        ("made with", f"gcfed {made['gcfed']}, commit {made['commit']}, torch {made['torch']}"),
+        ("seconds a round", _pace(run)),
+    ]
+    console.table(("run", str(run.path)), rows)
+    console.tell()
     columns = ("round", "test_accuracy", "test_loss", "train_loss", "update_norm")
-    last = [[_short(line[c]) for c in columns] for line in run.records[-5:]]
-    console.table(columns, last)
+    console.table(columns, [[_short(line[c]) for c in columns] for line in run.records[-5:]])
+
+
+def _status(summary: Mapping[str, Any]) -> str:
+    if "reason" not in summary:
+        return str(summary["status"])
+    return f"{summary['status']} in round {summary['round']}: {summary['reason']}"
 
 
 def _pace(run: Run) -> str:
@@ -158,30 +190,36 @@ def _pace(run: Run) -> str:
 
 def save_curves(groups: Sequence[Group], folder: Path, title: str) -> Path:
     """The test accuracy of each group over the rounds, as a PNG."""
+    from gcfed.experiments.plots import curves  # matplotlib takes a second to import
+
     figure = curves({g.name: [run.records for run in g.runs] for g in groups}, title=title)
     path = folder / "accuracy.png"
     write_atomically(path, lambda p: figure.savefig(p, format="png", dpi=150))
     return path
 
 
-def model_rows() -> list[tuple[str, str, str, str]]:
-    """What each model costs on the images of CIFAR-10."""
+def model_rows() -> list[tuple[str, str, str, str, str]]:
+    """What each model costs on the images of CIFAR-10, where it can read them."""
     rows = []
     for name in MODELS:
-        cost = count(MODELS[name](CIFAR, 10), CIFAR)
-        flops = f"{cost.flops / 1e6:,.1f}"
-        rows.append((name, f"{cost.parameters:,}", flops, MODELS.describe(name)))
+        try:
+            with torch.device("meta"):  # shapes are enough
+                module = MODELS[name](CIFAR, 10)
+            cost = count(module, CIFAR)
+            costs = f"{cost.parameters:,}", f"{cost.flops / 1e6:,.1f}"
+        except Exception:  # a user's model may be for other examples than these
+            costs = "-", "-"
+        rows.append((name, *costs, MODELS.describe(name), MODELS.settable(name)))
     return rows
 
 
 def slug(config: Config) -> str:
     """A folder's name that says what is in it."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{config.algorithm} {config.dataset}".lower()).strip("-")[
-        :60
-    ]
+    words = f"{config.algorithm} {config.dataset}".lower()
+    return re.sub(r"[^a-z0-9]+", "-", words)[:60].strip("-")
 
 
-def percent(mean: float | None, std: float | None) -> str:
+def percent(mean: float | None, std: float | None = None) -> str:
     if mean is None:
         return "-"
     return f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}")

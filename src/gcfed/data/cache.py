@@ -67,7 +67,7 @@ def _read(path: Path, origin: str) -> Decoded | None:
             if notes.get("origin") != origin or sorted(file.keys()) != sorted(_TENSORS):
                 return None
             tensors = [file.get_tensor(name) for name in _TENSORS]
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, RuntimeError):  # the last if it changes while being opened
         return None
     if notes.get("crc32") != _checksum(tensors):
         return None

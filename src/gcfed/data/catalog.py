@@ -4,7 +4,8 @@ Addresses and md5 sums are the publishers' or, where a publisher names none, tho
 and others check against (Tiny ImageNet's).  None of the addresses has been reached from where gcfed
 is developed, which has no internet: downloads are tested against a server on the same machine, and
 the readers against the real files.  The md5 sums of CIFAR's files and of Fashion-MNIST's contents
-have been seen to hold.
+have been seen to hold.  An md5 tells a damaged file, not a forged one, and some publishers offer no
+https, so every reader takes its file for a stranger's.
 """
 
 import os

@@ -47,7 +47,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
         found = _from_arrays(source, where)
     elif isinstance(source, str | Path):
         found = folder(Path(source))
-    elif hasattr(source, "features") and hasattr(source, "column_names"):
+    elif all(hasattr(source, name) for name in ("features", "column_names", "__len__")):
         found = _from_table(source, where, columns)
     elif _is_by_client(source):
         return _by_client(source, columns)

@@ -67,12 +67,12 @@ def _reason(error: Exception) -> str:
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"the server answers {error.response.status_code}"
     if isinstance(error, requests.ConnectionError):
-        return "no connection"
+        return f"no connection ({type(error).__name__})"
     if isinstance(error, urllib3.exceptions.HTTPError):
         return "the connection was cut; fetch again to go on from there"
-    if isinstance(error, ValueError) and not isinstance(error, InputError):
-        return "what came is not the published file (wrong md5), and was not kept"
-    return str(error)
+    if isinstance(error, requests.RequestException | InputError):
+        return str(error)
+    return "what came is not the published file (wrong md5), and was not kept"
 
 
 class _Resuming:

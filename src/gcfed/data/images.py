@@ -29,7 +29,7 @@ class Header(NamedTuple):
 
 def header(path: Path) -> Header:
     """Width, height and whether an image is grey."""
-    with _opened(path.read_bytes, str(path)) as image:
+    with _opened(lambda: path, str(path)) as image:
         return Header(image.size, "L" if image.mode in ("1", "L") else "RGB")
 
 
@@ -49,7 +49,7 @@ def decode_all(
     out = np.empty((len(names), len(mode), height, width), np.uint8)
 
     def decode(i: int) -> None:
-        with _opened(lambda: read(names[i]), names[i]) as image:
+        with _opened(lambda: io.BytesIO(read(names[i])), names[i]) as image:
             if image.size != size and not resize:
                 raise InputError(f"{names[i]} is of {image.size} pixels, and others are of {size}")
             pixels = _pixels(image, names[i], size, mode)
@@ -61,9 +61,9 @@ def decode_all(
     return out
 
 
-def _opened(read: Callable[[], bytes], where: str) -> Image.Image:
+def _opened(source: Callable[[], Path | io.BytesIO], where: str) -> Image.Image:
     try:
-        image = Image.open(io.BytesIO(read()), formats=FORMATS)
+        image = Image.open(source(), formats=FORMATS)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise _broken(where, error) from None
     if image.width * image.height > _MAX_PIXELS:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gcfed.engines.sequential import sequential
+from gcfed.engines.streams import streams
 from gcfed.engines.vectorized import vectorized
+from gcfed.engines.workers import workers
 from gcfed.local import Job, Trained
 from gcfed.model import Model
 from gcfed.registry import Registry
@@ -24,12 +26,14 @@ class Choice(NamedTuple):
 ENGINES: Registry[Engine] = Registry("engine")
 ENGINES.register("sequential")(sequential)
 ENGINES.register("vectorized")(vectorized)
+ENGINES.register("streams")(streams)
+ENGINES.register("workers")(workers)
 
 
 def choose(engine: Engine | str, model: Model) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
     if not isinstance(engine, str):
-        return Choice(getattr(engine, "__name__", str(engine)), engine, "as asked")
+        return Choice(getattr(engine, "name", "own"), engine, "as asked")
     if engine != "auto":
         return Choice(engine, ENGINES[engine], "as asked")
     if next(iter(model.params.values())).device.type == "cpu":

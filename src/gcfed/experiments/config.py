@@ -4,8 +4,9 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,6 +24,9 @@ def _key(default: Any, description: str, **limits: Any) -> Any:
 COUNT = {"ge": 1}
 SEED = {"ge": 0, "lt": 2**32}
 POSITIVE = {"gt": 0, "allow_inf_nan": False}
+
+RIVALS = {"partition": "alpha", "epochs": "steps", "steps": "epochs"}
+"""What a key displaces when it is given later."""
 
 
 class Config(BaseModel):
@@ -66,6 +70,13 @@ class Config(BaseModel):
     device: str = _key("auto", "where: cpu, cuda, cuda:1; auto takes a GPU if there is one")
     plugins: tuple[str, ...] = _key((), "Python files that register what the keys above name")
 
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)
+            raise InputError("\n".join(map(_explain, wrong))) from None
+
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: Any) -> Any:
@@ -73,8 +84,11 @@ class Config(BaseModel):
         values = dict(values)
         if (alpha := values.pop("alpha", None)) is not None:
             values["partition"] = _dirichlet(values.get("partition", "dirichlet"), alpha)
-        if isinstance(values.get("plugins"), list):
-            values["plugins"] = tuple(values["plugins"])
+        match values.get("plugins"):
+            case str(one):
+                values["plugins"] = (one,)
+            case list(several):
+                values["plugins"] = tuple(several)
         return values
 
     @model_validator(mode="after")
@@ -85,6 +99,8 @@ class Config(BaseModel):
             raise ValueError("momentum belongs to sgd, and the optimizer is adamw")
         if self.lr_decay != 1 and self.lr_schedule != "exponential":
             raise ValueError(f"lr_decay={self.lr_decay} goes with lr_schedule = 'exponential'")
+        if self.clients is not None and self.cohort > self.clients:
+            raise ValueError(f"cohort={self.cohort} is more than clients={self.clients}")
         return self
 
     def schedule(self) -> Schedule:
@@ -116,11 +132,11 @@ class Config(BaseModel):
 
 
 def make(values: Mapping[str, Any], where: str = "config") -> Config:
-    """A config of these values; what is wrong with them is said key by key."""
+    """A config of these values; what is wrong with them is said key by key, and ``where``."""
     try:
         return Config(**values)
-    except ValidationError as error:
-        lines = [_explain(e) for e in error.errors(include_url=False)]
+    except InputError as error:
+        lines = str(error).splitlines()
         raise InputError("\n".join(f"{where}: {line}" for line in lines)) from None
 
 
@@ -147,6 +163,27 @@ def assignment(text: str) -> tuple[str, Any]:
         return key, value
 
 
+def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with ``changes``, and without what these leave no place for."""
+    displaced = {RIVALS[key] for key in changes if key in RIVALS}
+    if changes.get("optimizer") == "adamw":
+        displaced.add("momentum")
+    if changes.get("lr_schedule") in ("constant", "cosine"):
+        displaced.add("lr_decay")
+    return {k: v for k, v in values.items() if k not in displaced} | dict(changes)
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """Every key: its default, and what it says."""
+    rows = []
+    for key, field in Config.model_fields.items():
+        choices = get_args(field.annotation) if field.default in get_args(field.annotation) else ()
+        says = [field.description or "", f"({', '.join(choices)})" if choices else ""]
+        default = "" if field.default is None else _toml(field.default)
+        rows.append((key, default, " ".join(filter(None, says))))
+    return rows
+
+
 def _dirichlet(partition: Any, alpha: Any) -> str:
     """The Dirichlet partition that is meant, with this alpha."""
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
@@ -154,7 +191,7 @@ def _dirichlet(partition: Any, alpha: Any) -> str:
     bound = PARTITIONS.parse(str(partition))
     if bound.func is not dirichlet:
         raise ValueError(f"alpha is short for dirichlet(alpha=...); partition is {partition!r}")
-    values = ", ".join(f"{k}={v!r}" for k, v in {**bound.keywords, "alpha": alpha}.items())
+    values = ", ".join(f"{k}={v!r}" for k, v in {**bound.keywords, "alpha": float(alpha)}.items())
     return f"dirichlet({values})"
 
 
@@ -165,11 +202,17 @@ def _explain(error: Any) -> str:
             return str(unknown("key", key, [*Config.model_fields, "alpha"]))
         case "value_error":
             return str(error["ctx"]["error"])
+        case "literal_error":
+            choices = get_args(Config.model_fields[key].annotation)
+            near = get_close_matches(str(error["input"]), choices, n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            return f"{key} is one of {', '.join(choices)}; not {error['input']!r}{guess}"
         case _:
-            return f"{key}: {error['msg'][0].lower()}{error['msg'][1:]}; not {error['input']!r}"
+            wanted = error["msg"].removeprefix("Input should be ")
+            return f"{key} should be {wanted}; not {error['input']!r}"
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

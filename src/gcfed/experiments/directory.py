@@ -12,12 +12,12 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save_model
 from torch import nn
 
 from gcfed import tree
@@ -31,17 +31,27 @@ from gcfed.files import write_atomically, write_json, write_text
 CONFIG, PROVENANCE, SUMMARY = "config.toml", "provenance.json", "summary.json"
 ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
 
+OF_DATASET = "of the data set"
+"""Stands for a transform that is code, which only its data set can make again."""
+
 
 def create(path: Path) -> Path:
     """A new folder; one that is there already is never written into."""
+    refuse_existing(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-    except FileExistsError:
-        raise InputError(f"{path} exists already: name another folder with --out") from None
+        path.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"{path} cannot be made: {error.strerror}") from None
     return path
+
+
+def refuse_existing(path: Path) -> None:
+    """Say so, before any work is done, if ``path`` is taken or lies below what is no folder."""
+    if path.exists() or path.is_symlink():
+        raise InputError(f"{path} exists already: name another folder with --out")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise InputError(f"{path} cannot be made: {above} is a file, not a folder")
 
 
 def unused(parent: Path, name: str) -> Path:
@@ -56,29 +66,29 @@ def unused(parent: Path, name: str) -> Path:
 class RunDirectory:
     """Writes a run into a folder, line by line as it goes."""
 
-    def __init__(self, path: Path, experiment: Experiment) -> None:
-        self.path = path
+    def __init__(self, path: Path, experiment: Experiment, together: Sequence[int]) -> None:
+        self.path = create(path)
         write_text(path / CONFIG, experiment.config.to_toml())
-        write_json(path / PROVENANCE, provenance(experiment))
+        write_json(path / PROVENANCE, provenance(experiment, together))
         write_json(path / SUMMARY, {"status": "running"})
+        for name in (ROUNDS, TIMINGS):
+            (path / name).touch()
         self._before = time.perf_counter()
 
-    def append(self, line: Record) -> float:
-        """Write a round's line and its time; gives the seconds since the round before."""
+    def append(self, line: Record) -> None:
+        """Write a round's line, and the seconds since the one before."""
         now = time.perf_counter()
         seconds, self._before = now - self._before, now
         timing = {"round": line["round"], "seconds": round(seconds, 6), "at": round(time.time(), 3)}
         for name, value in ((ROUNDS, line), (TIMINGS, timing)):
             with (self.path / name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(value, allow_nan=False) + "\n")
-        return seconds
 
     def finish(
         self, summary: Mapping[str, Any], module: nn.Module, about: Mapping[str, str]
     ) -> None:
         """Write the weights, then the summary that says they are there."""
-        weights = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
-        write_atomically(self.path / WEIGHTS, lambda p: save_file(weights, p, dict(about)))
+        write_atomically(self.path / WEIGHTS, lambda p: save_model(module, str(p), dict(about)))
         write_json(self.path / SUMMARY, summary)
 
 
@@ -93,4 +103,6 @@ def about_model(experiment: Experiment) -> dict[str, str]:
     }
     if isinstance(setup.transform, ImageTransform):
         about["transform"] = json.dumps(asdict(setup.transform))
+    elif setup.transform is not None:
+        about["transform"] = OF_DATASET
     return about

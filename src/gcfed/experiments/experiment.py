@@ -1,16 +1,18 @@
 """From a config to a run that can start."""
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from gcfed import random
+from gcfed.algorithm import Algorithm
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
@@ -22,16 +24,31 @@ from gcfed.data import (
 )
 from gcfed.data.partitions import by
 from gcfed.data.statistics import PartitionStatistics, partition_statistics
+from gcfed.engines import ENGINES
 from gcfed.errors import InputError
-from gcfed.evaluation import Record, TestSet, accuracy, record
+from gcfed.evaluation import Metric, Record, TestSet, accuracy, record
 from gcfed.experiments.config import Config
 from gcfed.experiments.plugins import load_plugins
+from gcfed.local import Loss
 from gcfed.model import Model
 from gcfed.models import MODELS
 from gcfed.registry import Registry
 from gcfed.round import RoundResult
-from gcfed.setup import Setup
+from gcfed.setup import Setup, cross_entropy
 from gcfed.spec import parse, to_text
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a program brings itself, in the place of what a config can name."""
+
+    algorithm: Algorithm | None = None
+    module: nn.Module | None = None
+    dataset: Dataset | None = None
+    loss: Loss = cross_entropy
+    metrics: Mapping[str, Metric] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,40 +65,28 @@ class Experiment:
         """The line of a round, evaluated when it is due and at the end."""
         number, every = result.round + 1, self.config.evaluate_every
         due = number % every == 0 or number == self.config.rounds
-        return record(self.setup, result, self.tests if due else None)
+        return record(self.setup, result, self.tests, due=due)
 
 
 def build(
-    config: Config,
-    *,
-    module: nn.Module | None = None,
-    dataset: Dataset | None = None,
-    beside: Experiment | None = None,
+    config: Config, given: Given | None = None, *, beside: Experiment | None = None
 ) -> Experiment:
-    """The experiment that ``config`` describes, on a module or a data set of one's own if given.
+    """The experiment that ``config`` describes, with what is ``given`` in the place of its names.
 
     What it has in common with the one ``beside`` it, of another seed, is shared and not copied.
     """
     load_plugins(config.plugins)
-    algorithm, device = parse(config.algorithm), _device(config.device)
-    known: dict[str, Registry[Any]] = {"partition": PARTITIONS}
-    if dataset is None:
-        known["dataset"] = DATASETS
-    if module is None:
-        known["model"] = MODELS
-    whole = dataset = (dataset or (beside.dataset if beside else _dataset(config))).to(device)
-    partition_seed, init_seed = (
-        config.seed if seed is None else seed for seed in (config.partition_seed, config.init_seed)
-    )
-    tests = {"test": dataset.test}
+    given = given or Given()
+    algorithm, device = given.algorithm or parse(config.algorithm), _device(config.device)
+    names = _names(config, given)  # what is misspelt shows before data are read
+    whole = given.dataset or (beside.dataset if beside else _dataset(config))
+    whole = dataset = _checked(whole.to(device), given.loss)
+    tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
     if config.validation:
-        rng = random.generator("validation", partition_seed)
+        rng = random.generator("validation", seed)
         dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
-    partition = _partition(config, dataset, random.generator("partition", partition_seed))
-    module = module or _module(config.model, dataset, init_seed)
-    if config.init is not None:
-        load_weights(module, Path(config.init))
-    model = Model(module).to(device)
+    partition = _partition(config, dataset, seed)
+    model = _model(config, dataset, given.module).to(device)
     setup = Setup(
         algorithm=algorithm,
         model=beside.setup.model if beside and _alike(model, beside.setup.model) else model,
@@ -89,13 +94,14 @@ def build(
         optimizer=config.local_optimizer(),
         schedule=config.schedule(),
         engine=config.engine,
+        loss=given.loss,
         transform=dataset.transform,
         buffers=config.buffers,
         initial=model.params,
     )
-    metrics = {"accuracy": accuracy} if dataset.has_classes else {}
+    metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
     return Experiment(
-        config=_resolved(config, setup, known),
+        config=config.model_copy(update=names | _settled(config, setup, device)),
         setup=setup,
         tests={split: TestSet(*examples, metrics) for split, examples in tests.items()},
         statistics=partition_statistics(partition, dataset.pool),
@@ -103,16 +109,31 @@ def build(
     )
 
 
-def _resolved(config: Config, setup: Setup, known: dict[str, Registry[Any]]) -> Config:
-    """The config with every default written out."""
-    written = {key: r.canonical(getattr(config, key)) for key, r in known.items()}
-    settled = {
+def _names(config: Config, given: Given) -> dict[str, str]:
+    """What is named in a config, its hyper-parameters written out."""
+    named: dict[str, Registry[Any]] = {"partition": PARTITIONS}
+    if given.dataset is None:
+        named["dataset"] = DATASETS
+    if given.module is None:
+        named["model"] = MODELS
+    if config.engine != "auto":
+        ENGINES[config.engine]  # has no hyper-parameters, but may be misspelt
+    return {key: registry.canonical(getattr(config, key)) for key, registry in named.items()}
+
+
+def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
+    """What a config left to be found out, and paths that hold wherever it is read."""
+    return {
         "algorithm": to_text(setup.algorithm),
         "clients": setup.data.num_clients,
         "epochs": setup.schedule.epochs,
         "momentum": setup.optimizer.momentum,
+        "engine": setup.chosen.name,
+        "device": str(device),
+        "init": _absolute(config.init),
+        "data_dir": _absolute(config.data_dir),
+        "plugins": tuple(str(_absolute(path)) for path in config.plugins),
     }
-    return config.model_copy(update=written | settled)
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
@@ -123,30 +144,83 @@ def load_weights(module: nn.Module, path: Path) -> None:
         raise InputError(f"there is no file of weights {path}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from None
-    try:
-        module.load_state_dict(weights)
-    except RuntimeError as error:
-        raise InputError(f"the weights in {path} do not fit the model: {error}") from None
+    own = module.state_dict()
+    filled = {own[name].data_ptr() for name in weights.keys() & own.keys()}  # tied ones are one
+    wrong = [
+        f"it lacks {n}" for n in own.keys() - weights.keys() if own[n].data_ptr() not in filled
+    ]
+    wrong += [f"the model has no {name}" for name in weights.keys() - own.keys()]
+    wrong += [
+        f"{name} is {list(weights[name].shape)} and should be {list(own[name].shape)}"
+        for name in weights.keys() & own.keys()
+        if weights[name].shape != own[name].shape
+    ]
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        listed = ", ".join(sorted(wrong)[:3])
+        raise InputError(f"the weights in {path} do not fit the model: {listed}{more}")
+    module.load_state_dict(weights, strict=False)
+
+
+def make_module(text: str, shape: Any, num_classes: int, seed: int = 0) -> nn.Module:
+    """The model that ``text`` names, its weights drawn by a seed."""
+    with random.seeded("weights", seed):
+        return _of_type(nn.Module, f"model {text}", MODELS.parse(text)(shape, num_classes))
+
+
+def read_dataset(text: str, folder: str | None) -> Dataset:
+    """The data set that ``text`` names."""
+    root = data_dir(None if folder is None else Path(folder))
+    return _of_type(Dataset, f"dataset {text}", DATASETS.parse(text)(root))
 
 
 def _dataset(config: Config) -> Dataset:
-    root = data_dir(None if config.data_dir is None else Path(config.data_dir))
-    return DATASETS.parse(config.dataset)(root)  # type: ignore[no-any-return]
+    return read_dataset(config.dataset, config.data_dir)
 
 
-def _partition(config: Config, dataset: Dataset, rng: np.random.Generator) -> Partition:
+def _partition(config: Config, dataset: Dataset, seed: int) -> Partition:
     divide, clients = PARTITIONS.parse(config.partition), config.clients
     if clients is None and divide.func is not by:  # which finds its clients in the data
         clients = 100
-    return divide(dataset.pool, clients, rng)  # type: ignore[no-any-return]
+    drawn = divide(dataset.pool, clients, random.generator("partition", seed))
+    return _of_type(Partition, f"partition {config.partition}", drawn)
 
 
-def _module(text: str, dataset: Dataset, seed: int) -> nn.Module:
-    make = MODELS.parse(text)
-    if isinstance(dataset.train.x, dict):
-        raise InputError(f"model {text} reads one tensor, and this data set has several")
-    with random.seeded("weights", seed):
-        return make(tuple(dataset.train.x.shape[1:]), dataset.num_classes)  # type: ignore[no-any-return]
+def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
+    if module is None:
+        x, seed = dataset.train.x, _first(config.init_seed, config.seed)
+        if isinstance(x, dict):
+            raise InputError(f"model {config.model} reads one tensor; this data set has several")
+        module = make_module(config.model, tuple(x.shape[1:]), dataset.num_classes, seed)
+    elif config.init is not None:
+        module = copy.deepcopy(module)  # it is the caller's
+    if config.init is not None:
+        load_weights(module, Path(config.init).expanduser())
+    return Model(module)
+
+
+def _checked(dataset: Dataset, loss: Loss) -> Dataset:
+    """The data set, if the loss can read its labels."""
+    y = dataset.train.y
+    if loss is cross_entropy and y.is_floating_point() and y.ndim == 1:
+        raise InputError(
+            "these labels are numbers, not classes: gcfed.fit takes a loss=... of them"
+        )
+    return dataset
+
+
+def _of_type(wanted: type[T], what: str, value: Any) -> T:
+    if not isinstance(value, wanted):
+        raise InputError(f"{what} gave a {type(value).__name__}, where a {wanted.__name__} belongs")
+    return value
+
+
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().absolute())
 
 
 def _alike(model: Model, other: Model) -> bool:

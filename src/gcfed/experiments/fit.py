@@ -1,16 +1,20 @@
 """The short way: one's own module and data, and a history to plot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from gcfed.algorithm import Algorithm
 from gcfed.data import Dataset
 from gcfed.data.user import dataset_from
-from gcfed.evaluation import Record
+from gcfed.errors import unknown
+from gcfed.evaluation import Metric, Record
 from gcfed.experiments.config import make
-from gcfed.experiments.experiment import Experiment, build
+from gcfed.experiments.experiment import Experiment, Given, build
+from gcfed.local import Loss
+from gcfed.setup import cross_entropy
 from gcfed.simulation import simulate
 
 
@@ -24,7 +28,9 @@ class History:
 
     def __getitem__(self, name: str) -> list[Any]:
         """One number of every round that has it: ``history["test_accuracy"]``."""
-        return [line[name] for line in self.records if line.get(name) is not None]
+        if name not in self.records[0]:
+            raise unknown("number of a round", name, self.records[0])
+        return [line[name] for line in self.records if line[name] is not None]
 
     def plot(self, name: str = "test_accuracy") -> Any:
         """A matplotlib figure of one number over the rounds."""
@@ -38,20 +44,34 @@ def fit(
     train: Any,
     test: Any = None,
     *,
+    algorithm: Algorithm | str = "gcfed",
+    loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
     on_round: Callable[[Record], None] | None = None,
     **settings: Any,
 ) -> History:
     """Train ``module`` by federated learning; ``settings`` are the keys of a config.
 
     ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
-    tensors, a map-style dataset of (image, label), a list of them, one a client.  ``module`` itself
-    is left as it is: the trained copy is the history's.
+    tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
+    a text or an `Algorithm`.  ``loss`` and ``metrics`` (accuracy, where there are classes) map
+    logits and labels to a number for each example.  ``module`` itself is left as it is: the trained
+    copy is the history's.  A run that diverges raises `DivergedError`.
     """
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
     if "client" in dataset.keys and not settings.keys() & {"partition", "alpha"}:
         settings["partition"] = "by(key='client')"  # the data came divided
     named = {"model": type(module).__name__, "dataset": "given"}
-    experiment = build(make({**settings, **named}, "fit"), module=module, dataset=dataset)
+    if isinstance(algorithm, str):
+        named["algorithm"] = algorithm
+    given = Given(
+        algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
+        module=module,
+        dataset=dataset,
+        loss=loss,
+        metrics=metrics,
+    )
+    experiment = build(make({**settings, **named}, "fit"), given)
     records: list[Record] = []
     for result in simulate(experiment.setup, keep_uploads=False):
         records.append(experiment.record(result))

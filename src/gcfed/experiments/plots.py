@@ -26,14 +26,15 @@ def curves(
     axes = figure.subplots()
     scale = 100 if name.endswith("accuracy") else 1
     for color, (label, runs) in enumerate(groups.items()):
-        found = [[line for line in run if line.get(name) is not None] for run in runs]
-        length = min(map(len, found), default=0)
-        if length == 0:
+        tested = ([line for line in run if line.get(name) is not None] for run in runs)
+        found = [lines for lines in tested if lines]
+        if not found:
             continue
+        length = min(map(len, found))
         rounds = [line["round"] + 1 for line in found[0][:length]]
         values = scale * np.array([[line[name] for line in run[:length]] for run in found])
         smoothed = np.array([_moving_average(run, smooth) for run in values])
-        mean, std = smoothed.mean(0), smoothed.std(0, ddof=1 if len(runs) > 1 else 0)
+        mean, std = smoothed.mean(0), smoothed.std(0, ddof=1 if len(found) > 1 else 0)
         axes.plot(rounds, values.mean(0), color=f"C{color}", alpha=0.25, linewidth=0.8)
         axes.plot(rounds, mean, color=f"C{color}", label=label, linewidth=2)
         axes.fill_between(
@@ -41,7 +42,7 @@ def curves(
         )
     axes.set(xlabel="round", ylabel=AXES.get(name, name), title=title)
     axes.grid(alpha=0.3)
-    if groups:
+    if axes.lines:
         axes.legend(frameon=False, loc="lower right" if scale == 100 else "upper right")
     return figure
 

@@ -2,8 +2,10 @@
 
 import importlib.util
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +20,7 @@ _loaded: dict[Path, ModuleType] = {}
 
 def load_plugin(path: str | Path) -> ModuleType:
     """Run a Python file, once, so that it registers what it has."""
-    file = Path(path).resolve()
+    file = Path(path).expanduser().resolve()
     if file in _loaded:
         return _loaded[file]
     if not file.is_file():
@@ -26,29 +28,41 @@ def load_plugin(path: str | Path) -> ModuleType:
     name = f"gcfed_plugin_{file.stem}_{len(_loaded)}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise InputError(f"the plugin {path} is not a Python file")
+        raise InputError(f"the plugin {path} is not a Python file: its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except InputError as error:
-        raise InputError(f"the plugin {path}: {error}") from error
-    except Exception as error:
-        kind = type(error).__name__
-        raise InputError(f"the plugin {path} cannot be run: {kind}: {error}") from error
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise InputError(f"the plugin {path} cannot be run: {_describe(error)}") from error
     _loaded[file] = module
     return module
 
 
 def load_plugins(paths: Iterable[str | Path]) -> None:
+    """The plugins of installed packages, and these files."""
+    load_installed()
     for path in paths:
         load_plugin(path)
 
 
+@cache
 def load_installed() -> None:
     """Import the plugins of installed packages; one that fails is pointed out and left out."""
     for entry in entry_points(group=GROUP):
         try:
             entry.load()
         except Exception as error:
-            warnings.warn(f"the plugin {entry.name} ({entry.value}): {error}", stacklevel=2)
+            what = f"the plugin {entry.name} ({entry.value})"
+            warnings.warn(f"{what} is left out: {_describe(error)}", stacklevel=2)
+
+
+def _describe(error: BaseException) -> str:
+    """What went wrong, and in which line of which file."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} (line {error.lineno})"
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(line.filename).name}, line {line.lineno})"

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from gcfed.evaluation import weights_sha256
 from gcfed.experiments.experiment import Experiment
+from gcfed.round import start
+
+PACKAGE = Path(__file__).parents[1]
 
 
-def provenance(experiment: Experiment) -> dict[str, Any]:
-    """What besides its config may change a run's last bits, or explain them."""
+def provenance(experiment: Experiment, together: Sequence[int]) -> dict[str, Any]:
+    """What besides its config may change a run's last bits, or explain them.
+
+    ``together``: the seeds of the runs whose clients were trained at once.
+    """
     setup, device = experiment.setup, experiment.setup.data.y.device
+    server = start(setup).server
     return {
         "gcfed": version("gcfed"),
         "commit": _commit(),
@@ -27,21 +36,22 @@ def provenance(experiment: Experiment) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "engine": setup.chosen.name,
         "engine_reason": setup.chosen.reason,
+        "seeds_together": list(together),
         "command": sys.argv,
+        "initial_weights_sha256": weights_sha256({**server.params, **server.buffers}),
         "partition": experiment.statistics.to_json(),
     }
 
 
 def _commit() -> str | None:
     """The commit of the source this code runs from, with a plus where it was changed since."""
-    source = Path(__file__).parent
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(source), *words]
+        command = ["git", "-C", str(PACKAGE), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        tracked = git("ls-files", "--error-unmatch", __file__)
-        return git("rev-parse", "HEAD") + ("+" if tracked and git("status", "--porcelain") else "")
+        git("ls-files", "--error-unmatch", __file__)  # fails where a package is only installed
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -1,0 +1,113 @@
+"""What engines share: the clients of several jobs as one line, the longest plan first."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from torch import Tensor
+from torch.func import vmap
+
+from gcfed import tree
+from gcfed.context import Batch
+from gcfed.data.batches import Batches
+from gcfed.errors import InputError
+from gcfed.local import Client, Job, Progress, Task, Trained
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """The clients of jobs, stacked and sorted by their number of steps.
+
+    Those that still have a step to take are then a prefix.
+    """
+
+    task: Task
+    cohort: Client
+    steps: list[int]
+    width: int
+    jobs: Sequence[Job]
+    order: list[int]
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> "Lineup":
+        task = common_task(jobs)
+        steps = [n for job in jobs for n in job.batches.num_steps]
+        order = sorted(range(len(steps)), key=lambda k: -steps[k])
+        cohort = tree.concat([job.cohort for job in jobs])
+        cohort = tree.map(lambda x: x if is_shared(x) else x[order], cohort)
+        width = max(job.batches.width for job in jobs)
+        return cls(task, cohort, [steps[k] for k in order], width, jobs, order)
+
+    def active(self, t: int) -> int:
+        """How many clients take step ``t``."""
+        return sum(n > t for n in self.steps)
+
+    def batches(self) -> Iterator[Batch]:
+        """Everyone's, step by step; rows of a client that has finished are padding."""
+        width, steps, data = self.width, self.steps[0], self.jobs[0].batches.data
+        if all(job.batches.data.x is data.x for job in self.jobs):
+            plans = [plan for job in self.jobs for plan in job.batches.plans]
+            yield from Batches(data, [plans[k] for k in self.order]).stacked(width, steps)
+            return
+        for parts in zip(*(job.batches.stacked(width, steps) for job in self.jobs), strict=True):
+            yield tree.take(tree.concat(parts), self.order)
+
+    def begin(self) -> Progress:
+        """Everyone before the first step, in memory of their own."""
+        return tree.map(lambda x: x.clone(), over_clients(self.task.begin, self.cohort))
+
+    def finish(self, at: Progress) -> list[Trained]:
+        """What became of each job's clients, in the order of the job."""
+        trained = over_clients(self.task.finish, self.cohort, at)
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return tree.split(tree.take(trained, back), [job.num_clients for job in self.jobs])
+
+
+def common_task(jobs: Sequence[Job]) -> Task:
+    """The task of all jobs; those that are trained together cannot differ in it."""
+    first, *others = (job.task for job in jobs)
+    for field in fields(Task):
+        if any(getattr(task, field.name) != getattr(first, field.name) for task in others):
+            raise InputError(f"runs that are trained together must share their {field.name}")
+    return first
+
+
+def refuse_batch_statistics(task: Task, engine: str) -> None:
+    """BatchNorm cannot be padded."""
+    if task.model.cross_batch:
+        raise InputError(
+            f"the {engine} engine cannot train {', '.join(task.model.cross_batch)}: ragged "
+            "batches are padded, and batch statistics would count the padding; "
+            "use GroupNorm, or the sequential engine"
+        )
+
+
+def is_shared(x: Tensor) -> bool:
+    """Whether all clients have the same, expanded along the client axis."""
+    return len(x) > 1 and x.stride(0) == 0
+
+
+def over_clients(fn: Callable[..., T], cohort: Client, *args: object) -> T:
+    """Map ``fn(*args, client)`` over clients; what the cohort shares is not mapped but captured.
+
+    A teacher's weights are then one operand of a large product, and not one of many small ones.
+    """
+    one = tree.map(lambda x: x[0] if is_shared(x) else x, cohort)
+    return over_mapped(fn, axes(cohort), one, *args)
+
+
+def axes(cohort: Client) -> Client:
+    """The client axis of each tensor, None where it is shared."""
+    return tree.map(lambda x: None if is_shared(x) else 0, cohort)
+
+
+def over_mapped(fn: Callable[..., T], axes: Client, one: Client, *args: object) -> T:
+    """`over_clients` for a cohort whose shared tensors have lost the client axis."""
+    return vmap(fn, (*(0 for _ in args), axes))(*args, one)
+
+
+def advance(task: Task, at: Progress, batch: Batch, client: Client) -> Progress:
+    """One client's step; a client without a batch stands still."""
+    return tree.where(batch.mask.any(), task.step(at, batch, client), at)

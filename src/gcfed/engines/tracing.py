@@ -1,0 +1,43 @@
+"""A step as a flat list of tensor operations: hooks, gradients and maps are run once, by tracing.
+
+What is traced is what the step does for any client of its shapes: keys, counters and rates are
+tensors, so nothing of one client is frozen in.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gcfed import tree
+
+T = TypeVar("T")
+
+
+class Traced(Generic[T]):
+    """``fn`` as it acts on arguments shaped as ``arguments``; compiled by Inductor if asked."""
+
+    def __init__(self, fn: Callable[..., T], *arguments: Any, compiled: bool = False) -> None:
+        shape: list[T] = []
+        arguments = tree.map(torch.clone, arguments)  # two that are one tensor would become one
+
+        def on_leaves(*flat: Tensor) -> list[Tensor]:
+            shape.append(fn(*tree.unflatten(arguments, flat)))
+            return [x for _, x in tree.leaves(shape[-1])]
+
+        module = make_fx(on_leaves)(*(x for _, x in tree.leaves(arguments)))
+        module.graph.eliminate_dead_code()
+        module.recompile()
+        self._shape = tree.map(lambda _: _PLACE, shape[-1])
+        # torch.compile on ``fn`` itself would compile nothing, and not say so
+        self._run = torch.compile(module, dynamic=False) if compiled else module
+
+    def __call__(self, *arguments: Any) -> T:
+        with torch.no_grad():
+            flat = self._run(*(x for _, x in tree.leaves(arguments)))
+        return tree.unflatten(self._shape, flat)
+
+
+_PLACE = torch.empty(0)

@@ -1,0 +1,270 @@
+"""Clients over the cores of a CPU: forked processes of one thread that share the weights."""
+
+import multiprocessing
+import os
+import signal
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gcfed import random, tree
+from gcfed.context import Batch, Inputs, Transform
+from gcfed.data.batches import Batches, Plan
+from gcfed.engines.common import common_task
+from gcfed.engines.tracing import Traced
+from gcfed.errors import InputError
+from gcfed.local import Client, Job, Progress, Trained
+
+
+def available_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Clients over the cores of a CPU, in processes of one thread each, the longest first.
+
+    The processes are forked at the first round and live on: weights travel through shared memory,
+    the data does not travel at all.  A step is traced once (see `tracing`), convolutions run
+    channels-last, and the optimiser steps in place.
+    """
+
+    name = "workers"
+
+    def __init__(self, processes: int | None = None) -> None:
+        self._processes = processes
+        self._pool: Pool | None = None
+        self._program: Program | None = None
+
+    def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
+        """Train the clients of each job."""
+        if self._program is None or not self._program.fits(jobs):
+            self.close()
+            self._program = Program(jobs)
+            self._pool = Pool(self._processes or available_cores(), self._program.train)
+        assert self._pool is not None
+        self._program.load(jobs)
+        work = [
+            (j, k, plan) for j, job in enumerate(jobs) for k, plan in enumerate(job.batches.plans)
+        ]
+        try:
+            self._pool.run(sorted(work, key=lambda w: -len(w[2])))
+        except BaseException:
+            self.close()  # what its processes are at is not known
+            raise
+        return self._program.results()
+
+    def close(self) -> None:
+        """End the processes; the next round forks new ones."""
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = self._program = None
+
+
+class Program:
+    """What the processes do, and the memory they share with this one."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        task = common_task(jobs)
+        self.task = replace(task, transform=ChannelsLast(task.transform))
+        self.data = [job.batches.data for job in jobs]
+        self.width = max(job.batches.width for job in jobs)
+        self.cohorts = [tree.map(_shared, job.cohort) for job in jobs]
+        self.key = self._key(jobs)
+        first = tree.take(jobs[0].cohort, 0)
+        example = task.finish(task.begin(first), first)
+        self.trained = [
+            tree.map(lambda x, n=job.num_clients: _empty(x.expand(n, *x.shape)), example)
+            for job in jobs
+        ]
+        self.gradients = self._trace(first, next(jobs[0].batches.padded(0, self.width)))
+
+    def _key(self, jobs: Sequence[Job]) -> object:
+        shapes = [[(p, x.shape, x.dtype) for p, x in tree.leaves(job.cohort)] for job in jobs]
+        return [job.task for job in jobs], shapes
+
+    def fits(self, jobs: Sequence[Job]) -> bool:
+        """Whether these jobs are those it was made for, in another round."""
+        same_data = all(a is job.batches.data for a, job in zip(self.data, jobs, strict=False))
+        return (
+            len(jobs) == len(self.data)
+            and same_data
+            and max(job.batches.width for job in jobs) == self.width
+            and self._key(jobs) == self.key
+        )
+
+    def _trace(self, client: Client, batch: Batch) -> Traced[tuple[Any, Tensor, Any]] | None:
+        if self.task.model.cross_batch:  # padding would enter the statistics
+            return None
+        try:
+            at = _laid_out(self.task.begin(client))
+            return Traced(self.task.gradients, at, batch, client)
+        except InputError:
+            raise
+        except Exception as error:
+            warnings.warn(
+                f"workers run each step as it is written, which is slower: tracing it failed with "
+                f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                stacklevel=2,
+            )
+            return None
+
+    def load(self, jobs: Sequence[Job]) -> None:
+        """Put what a round's clients start from where the processes find it."""
+        for mine, job in zip(self.cohorts, jobs, strict=True):
+            tree.map(lambda to, x: _compact(to).copy_(_compact(x)), mine, job.cohort)
+
+    def results(self) -> list[Trained]:
+        return [tree.map(torch.clone, trained) for trained in self.trained]
+
+    def train(self, j: int, k: int, plan: Plan) -> None:
+        """Train client ``k`` of job ``j``; what comes of it goes into shared memory."""
+        client, batches = tree.take(self.cohorts[j], k), Batches(self.data[j], [plan])
+        with random.untouched(), torch.no_grad():
+            at = self._steps(self.task.begin(client), batches, client)
+            trained = self.task.finish(at, client)
+        tree.map(lambda to, x: to[k].copy_(x), self.trained[j], trained)
+
+    def _steps(self, at: Progress, batches: Batches, client: Client) -> Progress:
+        if self.gradients is None:
+            for batch in batches.of(0):
+                at = self.task.step(at, batch, client)
+            return at
+        at = _laid_out(at)
+        params = list(at.params.values())
+        optimizer = self.task.optimizer.in_place(params, client.lr.item())
+        for batch in batches.padded(0, self.width):
+            grads, loss, buffers = self.gradients(at, batch, client)
+            for p, g in zip(params, grads.values(), strict=True):
+                p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+            optimizer.step()
+            at = at._replace(buffers=buffers, steps=at.steps + 1, loss=at.loss + loss)
+        return at
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """A transform after which images lie in memory as convolutions on a CPU like them."""
+
+    before: Transform | None
+
+    def __call__(self, x: Inputs, key: Tensor | None) -> Inputs:
+        x = x if self.before is None else self.before(x, key)
+        return tree.map(_channels_last, x)
+
+
+class Pool:
+    """Forked processes that call one function; each takes the next piece of work when free."""
+
+    def __init__(self, size: int, call: Callable[..., None]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for _ in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, [*self._pipes, ours], call), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self._finalizer = weakref.finalize(self, _end, self._pipes, self._processes)
+
+    def run(self, work: Iterable[tuple[Any, ...]]) -> None:
+        """Have every piece done; the first error is raised here once all have ended."""
+        queue, busy, failure = deque(work), list[Connection](), None
+        for pipe in self._pipes[: len(queue)]:
+            _send(pipe, queue.popleft())
+            busy.append(pipe)
+        while busy:
+            for pipe in cast(list[Connection], wait(busy)):
+                failure = _answer(pipe) or failure
+                if queue and failure is None:
+                    _send(pipe, queue.popleft())
+                else:
+                    busy.remove(pipe)
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+workers = Workers()
+
+
+def _send(pipe: Connection, piece: tuple[Any, ...]) -> None:
+    with suppress(OSError):  # a process that is gone says so when it is asked for its answer
+        pipe.send(piece)
+
+
+def _answer(pipe: Connection) -> Exception | None:
+    try:
+        error: Exception | None = pipe.recv()
+        return error
+    except (EOFError, OSError):
+        return RuntimeError("a worker process ended; was it killed for want of memory?")
+
+
+def _serve(pipe: Connection, others: Sequence[Connection], call: Callable[..., None]) -> None:
+    """The life of a process: until the other end is closed."""
+    for other in others:  # inherited; held open here, they would hide that the parent is gone
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+    while True:
+        try:
+            piece = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            call(*piece)
+            answer: Exception | None = None
+        except InputError as error:
+            answer = error
+        except Exception:
+            answer = RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
+        pipe.send(answer)
+
+
+def _end(pipes: Sequence[Connection], processes: Sequence[Any]) -> None:
+    for pipe in pipes:
+        pipe.close()
+    for process in processes:
+        process.join(timeout=5)
+        if process.is_alive():
+            process.terminate()
+
+
+def _compact(x: Tensor) -> Tensor:
+    """One of what is the same for all clients."""
+    return x[:1] if x.stride(0) == 0 else x
+
+
+def _shared(x: Tensor) -> Tensor:
+    """Memory for ``x`` that forked processes see too, without repeating what is the same."""
+    compact = _compact(x)
+    return _empty(compact).copy_(compact).expand_as(x)
+
+
+def _empty(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype).share_memory_()  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def _laid_out(at: Progress) -> Progress:
+    """Weights of its own to step in place, as the convolutions like them."""
+    return at._replace(params=tree.map(lambda w: _channels_last(w.clone()), at.params))

@@ -1,0 +1,83 @@
+"""Tiny runs, and the command line called as a person would call it."""
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from gcfed import ALGORITHMS, DATASETS, MODELS, PARTITIONS
+from gcfed.cli import main
+from gcfed.experiments.config import Config
+
+TINY = {
+    "algorithm": "fedavg",
+    "dataset": "synthetic(train=200, test=50)",
+    "model": "mlp(hidden=(8,))",
+    "clients": 10,
+    "cohort": 3,
+    "rounds": 2,
+    "epochs": 1,
+    "batch_size": 10,
+    "engine": "sequential",
+}
+
+
+def tiny(**changes):
+    """A config that takes a moment to run."""
+    values = {**TINY, **changes}
+    return Config(**{key: value for key, value in values.items() if value is not None})
+
+
+def flags(**changes):
+    """The same for the command line."""
+    values = {**TINY, **changes}
+    return [f"--set={key}={value}" for key, value in values.items()]
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def gcfed(monkeypatch, capsys, tmp_path):
+    """Call the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["gcfed", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        return Answer(end.value.code or 0, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def registries(monkeypatch):
+    """What a test registers is forgotten after it."""
+    for registry in (ALGORITHMS, DATASETS, MODELS, PARTITIONS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+
+@contextmanager
+def _float32():
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture
+def float32(exact):
+    """As outside of the tests, where models and data are of single precision."""
+    with _float32():
+        yield

@@ -1,0 +1,105 @@
+"""The pages keep up with the code: names, settings, links, examples."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcfed.algorithms import ALGORITHMS
+from gcfed.data import DATASETS, PARTITIONS
+from gcfed.engines import ENGINES
+from gcfed.experiments.config import Config
+from gcfed.laws import HOOKS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def first_cells(page):
+    """What stands, in backticks, first in the rows of a page's tables, arguments left out."""
+    return set(re.findall(r"^\| `(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_readme_says_the_two_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make demo" in text
+    assert "make test" in text
+    assert text.index("<!-- demo-output:start -->") < text.index("<!-- demo-output:end -->")
+
+
+def ours(registry):
+    """What gcfed itself registers; tests and plugins may add to it."""
+    return {name for name in registry if registry[name].__module__.startswith("gcfed.")}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/parity.md"])
+def test_every_algorithm_has_a_row(page):
+    assert ours(ALGORITHMS) <= first_cells(ROOT / page)
+
+
+def test_every_data_set_and_partition_is_described():
+    text = (DOCS / "data.md").read_text(encoding="utf-8")
+    missing = {n for r in (DATASETS, PARTITIONS) for n in ours(r) if f"`{n}" not in text}
+    assert not missing
+
+
+def test_every_engine_is_described():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert not [name for name in ENGINES if f"`{name}`" not in text]
+
+
+def test_every_hook_is_described():
+    assert set(HOOKS) <= first_cells(DOCS / "add-an-algorithm.md")
+
+
+def test_every_setting_is_described_with_its_default():
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?([^|]*?)`? \|", text, re.MULTILINE))
+    assert rows.keys() == Config.model_fields.keys() | {"alpha"}
+    for key, field in Config.model_fields.items():
+        toml = "none" if field.default is None else str(field.default)
+        shown = {"()": "[]"}.get(toml, f'"{toml}"' if isinstance(field.default, str) else toml)
+        assert rows[key] == shown, key
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    """Those within the repository; `mkdocs build --strict` looks at anchors too."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    local = [t.partition("#")[0] for t in targets if "://" not in t]
+    assert not [t for t in local if t and not (page.parent / t).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_pages_name_exist(page):
+    """``examples/...``, ``tools/...`` and what a page embeds."""
+    named = re.findall(r"\b((?:examples|tools|docs)/[\w./-]+\w)", page.read_text(encoding="utf-8"))
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_examples_are_short(example):
+    assert len(example.read_text(encoding="utf-8").splitlines()) < 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_examples_run(example, tmp_path):
+    """In a process of their own, as a reader runs them, warnings being errors."""
+    command = [sys.executable, "-W", "error", str(example)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert " %" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_own_algorithm_obeys_the_laws():
+    code = "import sys; from gcfed.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "check", "examples/own_algorithm.py:FedExP"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
