@@ -1,8 +1,11 @@
-"""Tiny runs, and the command line called as a person would call it."""
+"""Tiny runs, and the command line called as a person would call it.
+
+Test modules import its functions and name it in ``pytest_plugins`` for its fixtures, so pytest is
+told to leave its assertions alone: PYTEST_DONT_REWRITE
+"""
 
 import json
 import sys
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -69,15 +72,9 @@ def registries(monkeypatch):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
-@contextmanager
-def _float32():
-    torch.set_default_dtype(torch.float32)
-    yield
-    torch.set_default_dtype(torch.float64)
-
-
 @pytest.fixture
 def float32(exact):
     """As outside of the tests, where models and data are of single precision."""
-    with _float32():
-        yield
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(torch.float64)

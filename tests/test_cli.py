@@ -14,6 +14,7 @@ from running import TINY, flags, lines, tiny
 from safetensors.torch import save_file
 
 from gcfed import ALGORITHMS, DATASETS, ENGINES, MODELS, PARTITIONS
+from gcfed.cli.results import Group
 from gcfed.experiments import demo
 from gcfed.experiments.config import Config
 
@@ -155,7 +156,8 @@ BAD = [
     (["--model", "cn"], "did you mean 'cnn'?"),
     (["--set", "partition=idd"], "did you mean 'iid'?"),
     (["--engine", "sequentail"], "unknown engine: 'sequentail'; did you mean 'sequential'?"),
-    (["--device", "gpu"], "device 'gpu' cannot be used"),
+    (["--device", "gpu"], "there is no device 'gpu': write cpu, cuda"),
+    (["--device", "cuda:99"], "device 'cuda:99' cannot be used: "),
     (["--clients", "1000", "--cohort", "5"], "1000 clients"),
     (["--seeds", "0,x"], "--seeds takes numbers such as 0,1,2; not '0,x'"),
     (["--seeds", ""], "--seeds takes numbers"),
@@ -223,6 +225,16 @@ def test_what_exists_is_not_written_into(gcfed, tmp_path, seeds):
     assert "file/x/y cannot be made" in below
     assert "is a file" in below
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_mistake_is_said_of_the_file_or_of_the_command_line(gcfed, tmp_path):
+    (tmp_path / "good.toml").write_text('rounds = 3\nplugins = "none.py"')
+    (tmp_path / "bad.toml").write_text("roundz = 3")
+    assert wrong(gcfed("run", "bad.toml")).startswith("error: bad.toml: unknown key: 'roundz'")
+    said = wrong(gcfed("run", "good.toml", "--rounds", "0"))
+    assert said.startswith("error: the command line: rounds should be")
+    (tmp_path / "some.py").write_text("")
+    assert "there is no plugin none.py" in wrong(gcfed("run", "good.toml", "--plugin", "some.py"))
 
 
 def test_what_click_refuses(gcfed):
@@ -455,3 +467,15 @@ def test_messages_may_hold_brackets(gcfed):
     """What rich would take for markup is printed as it is."""
     assert "[bold]" in wrong(gcfed("run", "--algorithm", "[bold]x"))
     assert "'[bold]x'" in wrong(gcfed("list", "[bold]x"))
+
+
+def test_means_are_of_the_runs_that_finished():
+    found = (("finished", 0.5), ("failed", 0.9), ("stopped", 0.1), ("finished", 0.7))
+    group = Group("x", [], [{"status": s, "test_accuracy": a} for s, a in found])
+    assert group.mean_and_std("test_accuracy") == pytest.approx((0.6, 0.02**0.5))
+    assert group.score("test_accuracy") == "60.00 ± 14.14 (2 of 4 seeds)"
+    assert group.stopped
+    none = Group("y", [], [{"status": "failed", "test_accuracy": 0.9}])
+    assert none.score("test_accuracy") == "- (0 of 1 seeds)"
+    alone = Group("z", [], [{"status": "finished", "test_accuracy": 0.9}])
+    assert alone.score("test_accuracy") == "90.00"

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,10 @@ from gcfed.models import MODELS
 from gcfed.registry import Registry
 from gcfed.spec import parse
 
+FLAGS = (
+    *("algorithm", "dataset", "model", "clients", "cohort", "alpha", "rounds", "seed"),
+    *("engine", "device"),
+)
 INVALID, DIVERGED, INTERRUPTED = 2, 3, 130
 
 app = typer.Typer(
@@ -102,6 +107,7 @@ def demo(
 
 @app.command()
 def run(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidden=True)] = None,
     set_: Annotated[
         list[str] | None,
@@ -136,26 +142,10 @@ def run(
     some of them.  'gcfed list settings' shows all, with their defaults; 'gcfed list algorithms',
     datasets, models, partitions and engines show what they can name.
     """
-    flags = {
-        "algorithm": algorithm,
-        "dataset": dataset,
-        "model": model,
-        "clients": clients,
-        "cohort": cohort,
-        "alpha": alpha,
-        "rounds": rounds,
-        "seed": seed,
-        "engine": engine,
-        "device": device,
-    }
-    changes = {key: value for key, value in flags.items() if value is not None}
-    changes |= dict(map(assignment, set_ or []))
-    values = override({} if config is None else read(config), changes)
-    if plugin:
-        values["plugins"] = [*values.get("plugins", []), *map(str, plugin)]
-    where = "the command line" if config is None else str(config)
-    chosen = None if seeds is None else _seeds(seeds, "seed" in changes)
-    configs = [make(values | {"seed": s}, where) for s in chosen or []] or [make(values, where)]
+    values = _settings(config, context.params, set_ or [], plugin or [])
+    chosen = None if seeds is None else _seeds(seeds, seed)
+    each = [values] if chosen is None else [values | {"seed": s} for s in chosen]
+    configs = [make(e, "the command line") for e in each]
     folder = out or unused(Path("runs"), results.slug(configs[0]))
     refuse_existing(folder)
     if chosen is None:
@@ -223,6 +213,22 @@ def check(
     sys.exit(1 if broken else 0)
 
 
+def _settings(
+    config: Path | None, flags: Mapping[str, Any], assignments: list[str], plugins: list[Path]
+) -> dict[str, Any]:
+    """The settings of a file, changed by flags and then by assignments."""
+    given = {} if config is None else read(config)
+    make(given, str(config))  # what is wrong with the file is said of the file
+    changes = {key: flags[key] for key in FLAGS if flags[key] is not None}
+    changes |= dict(map(assignment, assignments))
+    values = override(given, changes)
+    if plugins:
+        named = values.get("plugins", [])
+        named = named if isinstance(named, list) else [named]
+        values["plugins"] = [*named, *map(str, plugins)]
+    return values
+
+
 def _algorithm(text: str) -> Algorithm:
     path, colon, name = text.rpartition(":")
     if text.endswith(".py"):
@@ -243,9 +249,9 @@ def _algorithm(text: str) -> Algorithm:
         raise InputError(f"{name} cannot be made without arguments: {error}") from None
 
 
-def _seeds(text: str, seeded: bool) -> list[int]:
-    if seeded:
-        raise InputError("give a seed or --seeds, not both")
+def _seeds(text: str, seed: int | None) -> list[int]:
+    if seed is not None:
+        raise InputError("give --seed or --seeds, not both")
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:

@@ -73,7 +73,11 @@ def progress(label: str, total: int, quiet: bool = False) -> Iterator[Tick]:
         )
         with Progress(*columns, console=err) as bar:
             task = bar.add_task(escape(label), total=total, note="")
-            yield lambda done, note: bar.update(task, completed=done, note=note)
+            try:
+                yield lambda done, note: bar.update(task, completed=done, note=note)
+            except BaseException:
+                bar.live.transient = True  # an error message stands alone
+                raise
 
 
 def _plain_lines(label: str, total: int) -> Tick:

@@ -168,7 +168,7 @@ def _show_run(run: Run) -> None:
         ("final accuracy", f"{percent(summary.get('test_accuracy'))} % ({FINAL[7:]})"),
         ("best accuracy", f"{percent(summary.get('test_accuracy_best'))} %"),
         ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
-        ("made with", f"gcfed {made['gcfed']}, commit {made['commit']}, torch {made['torch']}"),
+        ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
         ("seconds a round", _pace(run)),
     ]
     console.table(("run", str(run.path)), rows)

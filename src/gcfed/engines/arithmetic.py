@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -25,10 +25,11 @@ def arithmetic(precision: Precision) -> Iterator[None]:
     fast = precision != "float32"
     matmul = torch.get_float32_matmul_precision()
     strict = torch.are_deterministic_algorithms_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    memory = cast(Any, torch.utils.deterministic)  # a module whose type hides its attribute
+    fill = memory.fill_uninitialized_memory
     torch.set_float32_matmul_precision("high" if fast else "highest")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it
+    memory.fill_uninitialized_memory = False  # nothing reads it
     cudnn = torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=fast
     )
@@ -38,4 +39,4 @@ def arithmetic(precision: Precision) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(matmul)
         torch.use_deterministic_algorithms(strict)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        memory.fill_uninitialized_memory = fill

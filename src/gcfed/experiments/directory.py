@@ -31,13 +31,13 @@ from gcfed.files import write_atomically, write_json, write_text
 CONFIG, PROVENANCE, SUMMARY = "config.toml", "provenance.json", "summary.json"
 ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
 
+ABOUT = "gcfed"
 OF_DATASET = "of the data set"
 """Stands for a transform that is code, which only its data set can make again."""
 
 
 def create(path: Path) -> Path:
     """A new folder; one that is there already is never written into."""
-    refuse_existing(path)
     try:
         path.mkdir(parents=True)
     except OSError as error:
@@ -85,24 +85,26 @@ class RunDirectory:
                 file.write(json.dumps(value, allow_nan=False) + "\n")
 
     def finish(
-        self, summary: Mapping[str, Any], module: nn.Module, about: Mapping[str, str]
+        self, summary: Mapping[str, Any], module: nn.Module, about: Mapping[str, Any]
     ) -> None:
         """Write the weights, then the summary that says they are there."""
-        write_atomically(self.path / WEIGHTS, lambda p: save_model(module, str(p), dict(about)))
+        metadata = {ABOUT: json.dumps(about)}  # one entry: safetensors writes several in any order
+        write_atomically(self.path / WEIGHTS, lambda p: save_model(module, str(p), metadata))
         write_json(self.path / SUMMARY, summary)
 
 
-def about_model(experiment: Experiment) -> dict[str, str]:
+def about_model(experiment: Experiment) -> dict[str, Any]:
     """What it takes to make the model again, and to feed it, kept with its weights."""
     setup = experiment.setup
-    shapes = tree.map(lambda v: list(v.shape[1:]), setup.data.x)
-    about = {
+    transform: Any = setup.transform
+    if isinstance(transform, ImageTransform):
+        transform = asdict(transform)
+    elif transform is not None:
+        transform = OF_DATASET
+    return {
         "model": experiment.config.model,
-        "shape": json.dumps(shapes),
-        "num_classes": json.dumps(setup.data.num_classes),
+        "shape": tree.map(lambda v: list(v.shape[1:]), setup.data.x),
+        "num_classes": setup.data.num_classes,
+        "dtype": str(next(iter(setup.model.params.values())).dtype).removeprefix("torch."),
+        "transform": transform,
     }
-    if isinstance(setup.transform, ImageTransform):
-        about["transform"] = json.dumps(asdict(setup.transform))
-    elif setup.transform is not None:
-        about["transform"] = OF_DATASET
-    return about

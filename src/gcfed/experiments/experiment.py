@@ -162,10 +162,17 @@ def load_weights(module: nn.Module, path: Path) -> None:
     module.load_state_dict(weights, strict=False)
 
 
-def make_module(text: str, shape: Any, num_classes: int, seed: int = 0) -> nn.Module:
-    """The model that ``text`` names, its weights drawn by a seed."""
-    with random.seeded("weights", seed):
-        return _of_type(nn.Module, f"model {text}", MODELS.parse(text)(shape, num_classes))
+def make_module(
+    text: str, shape: Any, num_classes: int, *, dtype: torch.dtype, seed: int = 0
+) -> nn.Module:
+    """The model that ``text`` names, its weights drawn by a seed whatever torch's defaults are."""
+    make, default = MODELS.parse(text), torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        with random.seeded("weights", seed):
+            return _of_type(nn.Module, f"model {text}", make(shape, num_classes))
+    finally:
+        torch.set_default_dtype(default)
 
 
 def read_dataset(text: str, folder: str | None) -> Dataset:
@@ -191,7 +198,8 @@ def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
         x, seed = dataset.train.x, _first(config.init_seed, config.seed)
         if isinstance(x, dict):
             raise InputError(f"model {config.model} reads one tensor; this data set has several")
-        module = make_module(config.model, tuple(x.shape[1:]), dataset.num_classes, seed)
+        shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
+        module = make_module(config.model, shape, dataset.num_classes, dtype=dtype, seed=seed)
     elif config.init is not None:
         module = copy.deepcopy(module)  # it is the caller's
     if config.init is not None:
@@ -236,6 +244,9 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"there is no device {name!r}: write cpu, cuda, cuda:1, ...") from None
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gcfed.context import Transform
@@ -176,9 +176,10 @@ class Run:
         With ``buffers = "local"`` its buffers are those of the start: clients keep their own.
         """
         load_plugins(self.config.plugins)
-        shape, num_classes = (json.loads(self._about[k]) for k in ("shape", "num_classes"))
-        module = make_module(self._about["model"], tuple(shape), num_classes)
-        load_weights(module, self.path / directory.WEIGHTS)
+        about, path = self._about, self.path / directory.WEIGHTS
+        shape, dtype = tuple(about["shape"]), getattr(torch, about["dtype"])
+        module = make_module(about["model"], shape, about["num_classes"], dtype=dtype)
+        load_weights(module, path)
         return module.eval()
 
     def logits(self, x: Any) -> Tensor:
@@ -196,23 +197,25 @@ class Run:
 
     @cached_property
     def _transform(self) -> Transform | None:
-        match self._about.get("transform"):
-            case None:
-                return None
+        match self._about["transform"]:
+            case {"mean": mean, "std": std}:
+                return ImageTransform(tuple(mean), tuple(std))
             case directory.OF_DATASET:
                 load_plugins(self.config.plugins)
                 return read_dataset(self.config.dataset, self.config.data_dir).transform
-            case text:
-                fields = json.loads(text)
-                return ImageTransform(tuple(fields["mean"]), tuple(fields["std"]))
+            case _:
+                return None
 
     @cached_property
-    def _about(self) -> dict[str, str]:
+    def _about(self) -> dict[str, Any]:
         path = self.path / directory.WEIGHTS
         if not path.is_file():
             raise InputError(f"{self.path} holds no weights yet: its run has not ended")
-        with safe_open(path, "pt") as file:
-            return dict(file.metadata() or {})
+        try:
+            with safe_open(path, "pt") as file:
+                return json.loads(file.metadata()[directory.ABOUT])  # type: ignore[no-any-return]
+        except (SafetensorError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not what a run writes: {error}") from None
 
 
 def load_run(path: str | Path) -> Run:

@@ -1,0 +1,176 @@
+"""Gradient centralization in a training loop of one's own: one line, and one to undo it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn, optim
+
+from gcfed import InputError, centralize, centralize_gradients, centralize_update
+
+OPTIMIZERS = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "foreach": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=True),
+    "fused": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, fused=True),
+    "adamw": lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "adamw foreach": lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.1, foreach=True),
+    "adamw fused": lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.1, fused=True),
+}
+
+
+def convolutional():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+class Encoder(nn.Module):
+    """A transformer: attention, norms, an embedding of tokens, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.embedding = nn.Embedding(11, 8)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        return self.head(self.encoder(self.embedding(tokens)).mean(1))
+
+
+def seeded(make):
+    torch.manual_seed(0)
+    return make()
+
+
+def images():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(5, 6, 2, 4, 4, generator=generator)
+
+
+def sentences():
+    return torch.randint(0, 11, (5, 6, 7), generator=torch.Generator().manual_seed(1))
+
+
+def project(grad):
+    """P = I - ee^T, formed: on each output's weights, those of biases and norms left alone."""
+    if grad.ndim < 2:
+        return grad
+    rows = grad.flatten(1)
+    m = rows.shape[1]
+    p = torch.eye(m) - torch.ones(m, m) / m
+    return (rows @ p).reshape(grad.shape)
+
+
+def train(model, optimizer, batches, by_hand=()):
+    """A plain loop; the gradients of some parameters are projected by hand."""
+    for x in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), torch.arange(6) % 3).backward()
+        for p in by_hand:
+            if p.grad is not None:
+                p.grad = project(p.grad)
+        optimizer.step()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("make", "data"), [(convolutional, images), (Encoder, sentences)])
+def test_an_optimizer_that_centralizes_is_a_loop_that_does(name, make, data, close):
+    model, reference = seeded(make), seeded(make)
+    optimizer = OPTIMIZERS[name](model.parameters())
+    centralize_gradients(optimizer)
+    with_line = train(model, optimizer, data())
+    by_hand = train(
+        reference, OPTIMIZERS[name](reference.parameters()), data(), list(reference.parameters())
+    )
+    close(with_line, by_hand)
+    plain = seeded(make)
+    without = train(plain, OPTIMIZERS[name](plain.parameters()), data())
+    assert any((with_line[k] - without[k]).abs().max() > 1e-4 for k in without)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_only_the_chosen_layers(name, close):
+    """The encoder of a transformer, and neither its embedding nor its head."""
+    model, reference = seeded(Encoder), seeded(Encoder)
+    optimizer = OPTIMIZERS[name](model.parameters())
+    centralize_gradients(optimizer, model.encoder.parameters())
+    by_hand = list(reference.encoder.parameters())
+    close(
+        train(model, optimizer, sentences()),
+        train(reference, OPTIMIZERS[name](reference.parameters()), sentences(), by_hand),
+    )
+    everything = seeded(Encoder)
+    other = OPTIMIZERS[name](everything.parameters())
+    centralize_gradients(other)
+    gap = train(everything, other, sentences())["head.weight"] - model.head.weight
+    assert gap.abs().max() > 1e-6
+
+
+def test_it_can_be_undone(close):
+    model, reference = seeded(convolutional), seeded(convolutional)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    handle = centralize_gradients(optimizer)
+    train(model, optimizer, images()[:2])
+    handle.remove()
+    after = train(model, optimizer, images()[2:])
+    plain = OPTIMIZERS["sgd"](reference.parameters())
+    train(reference, plain, images()[:2], list(reference.parameters()))
+    close(after, train(reference, plain, images()[2:]))
+
+
+def test_groups_frozen_parameters_and_schedules(close):
+    def make():
+        model = seeded(convolutional)
+        model[0].bias.requires_grad_(False)
+        groups = [{"params": model[0].parameters()}, {"params": model[4].parameters(), "lr": 0.01}]
+        optimizer = optim.SGD(groups, lr=0.1, momentum=0.5)
+        return model, optimizer, optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    outcomes = []
+    for by_hand in (False, True):
+        model, optimizer, scheduler = make()
+        if not by_hand:
+            centralize_gradients(optimizer)
+        for x in images():
+            train(model, optimizer, [x], list(model.parameters()) if by_hand else ())
+            scheduler.step()
+        outcomes.append(copy.deepcopy(model.state_dict()))
+    close(*outcomes)
+
+
+def test_what_the_optimizer_does_not_step_is_refused():
+    model, other = seeded(convolutional), seeded(convolutional)
+    optimizer = OPTIMIZERS["sgd"](model[4].parameters())
+    with pytest.raises(InputError, match=r"4 of the 6 parameters .* not among those"):
+        centralize_gradients(optimizer, model.parameters())
+    with pytest.raises(InputError, match="2 of the 2 parameters"):
+        centralize_gradients(optimizer, other[4].parameters())  # equal values, other tensors
+
+
+@pytest.mark.parametrize("axis", ["output", "kernel", "position", "column", "input"])
+@pytest.mark.parametrize("min_ndim", [1, 2])
+def test_axis_and_min_ndim_reach_the_gradients(axis, min_ndim, close):
+    model = seeded(convolutional)
+    optimizer = optim.SGD(model.parameters(), lr=1.0)
+    before = copy.deepcopy(model)
+    centralize_gradients(optimizer, axis=axis, min_ndim=min_ndim)
+    train(model, optimizer, images()[:1])
+    nn.functional.cross_entropy(before(images()[0]), torch.arange(6) % 3).backward()
+    for new, old in zip(model.parameters(), before.parameters(), strict=True):
+        close(new.detach(), (old - centralize(old.grad, axis, min_ndim)).detach())
+
+
+def test_an_aggregated_update_is_projected_tensor_by_tensor(close):
+    torch.manual_seed(0)
+    update = {n: torch.randn(p.shape) for n, p in convolutional().named_parameters()}
+    kept = copy.deepcopy(update)
+    close(centralize_update(update), {name: project(x) for name, x in update.items()})
+    close(update, kept, tolerance=0)  # which was not changed
+    close(
+        centralize_update(update, axis="kernel", min_ndim=1),
+        {name: centralize(x, "kernel", 1) for name, x in update.items()},
+    )
+    close(centralize_update(centralize_update(update)), centralize_update(update))

@@ -1,0 +1,96 @@
+"""What is kept of each client: a value, of which a new version shares what did not change."""
+
+import pytest
+import torch
+
+from gcfed import tree
+from gcfed.store import HostStore
+
+CPU = torch.device("cpu")
+
+
+def rows(*numbers):
+    return {"c": {"w": torch.tensor(numbers, dtype=torch.float64)[:, None].repeat(1, 3)}}
+
+
+def fresh():
+    return {"c": {"w": torch.full((3,), -1.0)}}
+
+
+def held(store):
+    return {client: row["c"]["w"][0].item() for client, row in store.items()}
+
+
+def test_rows_come_back_by_client_and_missing_ones_are_made():
+    store = HostStore().scatter([7, 3], rows(70, 30))
+    got = store.gather([3, 5, 7], fresh, CPU)
+    assert got["c"]["w"].tolist() == [[30] * 3, [-1] * 3, [70] * 3]
+    assert store.find(5) is None
+    assert held(store) == {3: 30, 7: 70}
+
+
+def test_old_versions_stay_as_they_were():
+    versions, wanted = [HostStore()], [{}]
+    generator = torch.Generator().manual_seed(0)
+    for t in range(30):
+        ids = torch.randperm(40, generator=generator)[:5].tolist()
+        versions.append(versions[-1].scatter(ids, rows(*(100 * t + i for i in ids))))
+        wanted.append({**wanted[-1], **{i: 100 * t + i for i in ids}})
+    assert [held(v) for v in versions] == wanted
+
+
+def test_a_row_is_in_storage_of_its_own():
+    given = rows(1, 2)
+    store = HostStore().scatter([0, 1], given)
+    given["c"]["w"].fill_(9)
+    assert held(store) == {0: 1, 1: 2}
+    for _, row in store.items():  # not a view that keeps the whole cohort alive
+        assert row["c"]["w"].untyped_storage().nbytes() == 3 * 8
+
+
+def test_ids_may_be_large_and_come_in_order():
+    ids = [10**9, 0, 2**30 - 1, 2**30, 31, 32, 1023, 1024, 10**12]
+    store = HostStore().scatter(ids, rows(*range(len(ids))))
+    assert held(store) == {i: k for k, i in enumerate(ids)}
+    assert [client for client, _ in store.items()] == sorted(ids)
+    assert store.gather([10**9], fresh, CPU)["c"]["w"][0, 0] == 0
+
+
+def nodes(store):
+    """Every dict of a store's trie, by identity."""
+
+    def walk(node, depth=0):
+        yield node
+        for child in node.values():
+            if depth < 6:
+                yield from walk(child, depth + 1)
+
+    return {id(node): node for node in walk(store.root)}
+
+
+@pytest.mark.parametrize("spacing", [1, 1009])
+def test_what_a_round_copies_does_not_grow_with_the_clients_ever_visited(spacing):
+    copied, store, ids = [], HostStore(), list(range(0, 2000 * spacing, spacing))
+    for start in range(0, 2000, 500):
+        visited = ids[start : start + 500]
+        store = store.scatter(visited, rows(*visited))
+        before = nodes(store)
+        new = nodes(store.scatter(ids[start : start + 5], rows(*range(5))))
+        copied.append(sum(len(node) for i, node in new.items() if i not in before))
+    assert max(copied) <= 5 * 7 * 32  # five paths of seven nodes of 32 branches at most
+    assert len(held(store)) == 2000
+
+
+def test_nothing_is_kept_where_there_is_nothing():
+    store = HostStore()
+    assert store.scatter([1, 2], {}) is store
+    assert store.scatter([1, 2], {"c": {}}) is store
+    assert store.gather([1, 2], dict, CPU) == {}
+
+
+def test_dtypes_and_trees_survive():
+    stacked = {"n": torch.tensor([3, 4]), "h": torch.ones(2, 2, dtype=torch.bfloat16)}
+    got = HostStore().scatter([5, 6], stacked).gather([6, 5], dict, CPU)
+    assert {k: v.dtype for k, v in got.items()} == {k: v.dtype for k, v in stacked.items()}
+    assert got["n"].tolist() == [4, 3]
+    assert tree.num_bytes(got) == tree.num_bytes(stacked)
