@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gcfed.engines.sequential import sequential
 from gcfed.engines.streams import streams
 from gcfed.engines.vectorized import vectorized
-from gcfed.engines.workers import workers
+from gcfed.engines.workers import available_cores, can_fork, workers
 from gcfed.local import Job, Trained
 from gcfed.model import Model
 from gcfed.registry import Registry
@@ -32,13 +32,22 @@ ENGINES.register("workers")(workers)
 
 def choose(engine: Engine | str, model: Model) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
-    if not isinstance(engine, str):
-        return Choice(getattr(engine, "name", "own"), engine, "as asked")
-    if engine != "auto":
+    if engine == "auto":
+        return _auto(model)
+    if isinstance(engine, str):
         return Choice(engine, ENGINES[engine], "as asked")
+    return Choice(getattr(engine, "name", "own"), engine, "as asked")
+
+
+def _auto(model: Model) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
-        return Choice("sequential", sequential, "on a CPU clients are faster one by one")
+        cores = available_cores()
+        if cores > 1 and can_fork():
+            return Choice("workers", workers, f"{cores} cores, one client each")
+        return Choice("sequential", sequential, "one core, one client at a time")
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
         return Choice("sequential", sequential, f"batch statistics ({norms}) cannot be padded")
-    return Choice("vectorized", vectorized, "on an accelerator clients are faster together")
+    if model.has_convolutions:
+        return Choice("streams", streams, "convolutions are fastest side by side")
+    return Choice("vectorized", vectorized, "products are fastest together")

@@ -74,16 +74,6 @@ def common_task(jobs: Sequence[Job]) -> Task:
     return first
 
 
-def refuse_batch_statistics(task: Task, engine: str) -> None:
-    """BatchNorm cannot be padded."""
-    if task.model.cross_batch:
-        raise InputError(
-            f"the {engine} engine cannot train {', '.join(task.model.cross_batch)}: ragged "
-            "batches are padded, and batch statistics would count the padding; "
-            "use GroupNorm, or the sequential engine"
-        )
-
-
 def is_shared(x: Tensor) -> bool:
     """Whether all clients have the same, expanded along the client axis."""
     return len(x) > 1 and x.stride(0) == 0

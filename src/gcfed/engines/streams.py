@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gcfed import tree
-from gcfed.engines.common import Lineup, advance, is_shared, refuse_batch_statistics
+from gcfed.engines.common import Lineup, advance, is_shared
 from gcfed.engines.graphs import Program
 from gcfed.engines.tracing import Traced
 from gcfed.errors import InputError
@@ -19,13 +19,13 @@ class Streams:
     """
 
     name = "streams"
+    pads = True
 
     def __init__(self) -> None:
         self._program: StreamProgram | None = None
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
         lineup = Lineup.of(jobs)
-        refuse_batch_statistics(lineup.task, "streams")
         if not lineup.cohort.key.is_cuda:
             raise InputError("the streams engine needs a CUDA device; on a CPU there is workers")
         if self._program is None or not self._program.fits(lineup):

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 import warnings
 import weakref
@@ -28,6 +29,11 @@ from gcfed.local import Client, Job, Progress, Trained
 def available_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """Whether this system forks processes; those it starts afresh would need all data sent."""
+    return "fork" in multiprocessing.get_all_start_methods() and sys.platform == "linux"
 
 
 class Workers:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gcfed.data.batches import Fill
 from gcfed.data.partitions import PARTITIONS, dirichlet
+from gcfed.engines import Precision
 from gcfed.errors import InputError, unknown
 from gcfed.optimizer import SGD, AdamW, Optimizer
 from gcfed.setup import BufferPolicy, LrSchedule, OnNonfinite, Schedule, Weighting
@@ -67,6 +68,7 @@ class Config(BaseModel):
     init_seed: int | None = _key(None, "draws the initial weights instead", **SEED)
     evaluate_every: int = _key(1, "rounds from one evaluation to the next", **COUNT)
     engine: str = _key("auto", "how a cohort is trained")
+    precision: Precision = _key("auto", "of products: float32 is strict, auto is tf32 on a GPU")
     device: str = _key("auto", "where: cpu, cuda, cuda:1; auto takes a GPU if there is one")
     plugins: tuple[str, ...] = _key((), "Python files that register what the keys above name")
 

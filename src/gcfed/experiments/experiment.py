@@ -24,7 +24,7 @@ from gcfed.data import (
 )
 from gcfed.data.partitions import by
 from gcfed.data.statistics import PartitionStatistics, partition_statistics
-from gcfed.engines import ENGINES
+from gcfed.engines import ENGINES, resolve
 from gcfed.errors import InputError
 from gcfed.evaluation import Metric, Record, TestSet, accuracy, record
 from gcfed.experiments.config import Config
@@ -94,6 +94,7 @@ def build(
         optimizer=config.local_optimizer(),
         schedule=config.schedule(),
         engine=config.engine,
+        precision=config.precision,
         loss=given.loss,
         transform=dataset.transform,
         buffers=config.buffers,
@@ -129,6 +130,7 @@ def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, An
         "epochs": setup.schedule.epochs,
         "momentum": setup.optimizer.momentum,
         "engine": setup.chosen.name,
+        "precision": resolve(setup.precision, setup.device),
         "device": str(device),
         "init": _absolute(config.init),
         "data_dir": _absolute(config.data_dir),

@@ -1,0 +1,5 @@
+"""``python -m gcfed`` is ``gcfed``."""
+
+from gcfed.cli import main
+
+main()
