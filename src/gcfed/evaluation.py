@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gcfed import tree
 from gcfed.context import Inputs, Output
+from gcfed.engines.layout import ChannelsLast, channels_last
 from gcfed.errors import InputError
 from gcfed.round import RoundResult, Server
 from gcfed.setup import Setup
@@ -37,7 +38,7 @@ class TestSet:
     x: Inputs
     y: Tensor
     metrics: Mapping[str, Metric] = field(default_factory=lambda: {"accuracy": accuracy})
-    batch_size: int = 1000
+    batch_size: int = 2000
 
     def __post_init__(self) -> None:
         if len(self.y) == 0:
@@ -46,23 +47,24 @@ class TestSet:
 
 def predict(setup: Setup, server: Server, x: Inputs) -> Output:
     """What the global model says of ``x``, in evaluation mode."""
-    with torch.no_grad():
-        x = setup.transform(x, None) if setup.transform else x
-        return setup.model(server.params, x, buffers=server.buffers, train=False)[0]
+    with torch.no_grad(), setup.arithmetic():
+        x = ChannelsLast(setup.transform)(x, None)
+        params = tree.map(channels_last, server.params)
+        return setup.task.forward(params, x, buffers=server.buffers, train=False)[0]
 
 
 def evaluate(setup: Setup, server: Server, test: TestSet) -> dict[str, float]:
     """The mean over ``test`` of the loss and of each metric."""
     measures = {"loss": setup.loss, **test.metrics}
-    sums = dict.fromkeys(measures, 0.0)
+    sums: list[Tensor] = []  # read at the end, so that an accelerator need not be waited for
     for start in range(0, len(test.y), test.batch_size):
         chunk = slice(start, start + test.batch_size)
         y = test.y[chunk]
-        logits = predict(setup, server, tree.map(lambda v, c=chunk: v[c], test.x)).logits
-        for name, measure in measures.items():
-            values = measure(logits, y).reshape(len(y), -1).double().mean(1)
-            sums[name] += values.sum().item()
-    return {name: total / len(test.y) for name, total in sums.items()}
+        logits = predict(setup, server, tree.take(test.x, chunk)).logits
+        values = [measure(logits, y).reshape(len(y), -1) for measure in measures.values()]
+        sums.append(torch.stack([v.double().mean(1).sum() for v in values]))
+    totals = torch.stack(sums).sum(0) / len(test.y)
+    return dict(zip(measures, totals.tolist(), strict=True))
 
 
 def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:

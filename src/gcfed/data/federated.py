@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,14 +46,19 @@ class FederatedData:
         return len(self.parts)
 
     def num_examples(self, ids: Sequence[int]) -> Tensor:
-        return self.parts.sizes[list(ids)]
+        of = torch.tensor(list(ids), dtype=torch.int64)  # never all sizes: clients may be millions
+        return self.parts.offsets[of + 1] - self.parts.offsets[of]
 
     def label_counts(self, ids: Sequence[int]) -> Tensor:
         """How many examples of each class a client holds; of width 0 where there are none."""
         if not self.has_classes:
             return torch.zeros(len(ids), 0)
-        labels = (self.y[self.parts[i].to(self.y.device)] for i in ids)
+        labels = (self._host_labels[self.parts[i]] for i in ids)
         return torch.stack([torch.bincount(y, minlength=self.num_classes) for y in labels])
+
+    @cached_property
+    def _host_labels(self) -> Tensor:
+        return self.y.cpu()
 
     def to(self, device: torch.device) -> "FederatedData":
         """The same with its examples on ``device``; who holds which stays with the host."""

@@ -1,10 +1,17 @@
 """How numbers are multiplied: precision, and the same bits every time."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
+
+# Read by cuBLAS and by torch when they first need them.  Without the first, sums may be split by
+# chance; the second lets cuDNN choose its kernels by a better model of the GPU, still without
+# timing them.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
 

@@ -101,3 +101,18 @@ def over_mapped(fn: Callable[..., T], axes: Client, one: Client, *args: object) 
 def advance(task: Task, at: Progress, batch: Batch, client: Client) -> Progress:
     """One client's step; a client without a batch stands still."""
     return tree.where(batch.mask.any(), task.step(at, batch, client), at)
+
+
+def copy(to: object, source: object) -> None:
+    """Write the tensors of one value over those of another."""
+    tree.map(lambda a, b: a.copy_(b), to, source)
+
+
+def compact(x: Tensor) -> Tensor:
+    """One of what is the same for all clients."""
+    return x[:1] if x.stride(0) == 0 else x
+
+
+def own(x: Tensor) -> Tensor:
+    """A copy in memory of its own; what is shared stays one."""
+    return compact(x).clone().expand_as(x)

@@ -1,74 +1,96 @@
 """Every client on a branch of its own of one CUDA graph: for models whose mapped steps are slow."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from gcfed import tree
-from gcfed.engines.common import Lineup, advance, is_shared
-from gcfed.engines.graphs import Program
+from gcfed.context import Batch
+from gcfed.engines.common import Lineup, advance, copy, is_shared
+from gcfed.engines.graphs import GraphEngine, Program
+from gcfed.engines.layout import ChannelsLast, channels_last
 from gcfed.engines.tracing import Traced
 from gcfed.errors import InputError
-from gcfed.local import Job, Progress, Trained
+from gcfed.local import Client, Job, Progress, Trained
 
 
-class Streams:
+class Streams(GraphEngine):
     """All clients side by side on a GPU, each by a compiled step of its own.
 
     One compilation serves any number of clients.
     """
 
     name = "streams"
-    pads = True
-
-    def __init__(self) -> None:
-        self._program: StreamProgram | None = None
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
-        lineup = Lineup.of(jobs)
-        if not lineup.cohort.key.is_cuda:
+        if not jobs[0].cohort.key.is_cuda:
             raise InputError("the streams engine needs a CUDA device; on a CPU there is workers")
-        if self._program is None or not self._program.fits(lineup):
-            self._program = None  # its memory is needed
-            self._program = StreamProgram(lineup)
-        return lineup.finish(self._program.run(lineup))
+        return super().__call__(jobs)
+
+    def program(self, lineup: Lineup) -> Program:
+        return StreamProgram(lineup)
 
 
 class StreamProgram(Program):
-    """Each of the first n clients' steps as a branch."""
+    """Each of the first n clients' steps as a branch.
+
+    A client's weights have memory of their own, which compiled code wants aligned, and lie as
+    convolutions like them.
+    """
 
     def __init__(self, lineup: Lineup) -> None:
         super().__init__(lineup)
-        self._streams = [torch.cuda.Stream() for _ in lineup.steps]  # type: ignore[no-untyped-call]
-        self._step: Traced[Progress] | None = None
+        self._clients = [self._client(k) for k in range(len(lineup.steps))]
+        self._at = [_laid_out(tree.take(self.at, k)) for k in range(len(lineup.steps))]
+        self._streams = [torch.cuda.Stream() for _ in self._at]  # type: ignore[no-untyped-call]
+        self._steps: dict[bool, Traced[tuple[()]]] = {}
 
-    def body(self, n: int) -> Callable[[], None]:
-        clients = [
-            (tree.take(self.at, k), tree.take(self.batch, k), self._client(k)) for k in range(n)
-        ]
-        if self._step is None:
-            task = self.task
-            self._step = Traced(
-                lambda at, batch, client: advance(task, at, batch, client),
-                *clients[0],
-                compiled=True,
-            )
-        step, streams = self._step, self._streams
+    def choose_sizes(self, clients: int) -> list[int]:
+        """Every number, or every second, third, ...: a graph costs a capture, no compilation."""
+        return sorted(range(clients, 0, -max(1, clients // 16)))
+
+    def load(self, lineup: Lineup) -> None:
+        super().load(lineup)
+        for k, mine in enumerate(self._clients):
+            copy(mine, self._client(k))
+
+    def restore(self, at: Progress) -> None:
+        for k, mine in enumerate(self._at):
+            copy(mine, tree.take(at, k))
+
+    def progress(self) -> Progress:
+        return tree.stack([tree.map(lambda x: x.contiguous(), at) for at in self._at])
+
+    def body(self, n: int, compiled: bool) -> Callable[[], object]:
+        batches = [tree.take(self.batch, k) for k in range(n)]
+        clients = list(zip(self._at[:n], batches, self._clients[:n], strict=True))
+        if compiled not in self._steps:
+            self._steps[compiled] = Traced(self._step, *clients[0], compiled=compiled)
+        step, streams = self._steps[compiled], self._streams[:n]
 
         def branches() -> None:
             root = torch.cuda.current_stream()
-            for (at, batch, client), stream in zip(clients, streams, strict=False):
+            for client, stream in zip(clients, streams, strict=True):
                 stream.wait_stream(root)
                 with torch.cuda.stream(stream):
-                    after = step(at, batch, client)
-                    tree.map(lambda old, new: old.copy_(new), at, after)
-            for stream, _ in zip(streams, clients, strict=False):
+                    step(*client)
+            for stream in streams:
                 root.wait_stream(stream)
 
         return branches
 
-    def _client(self, k: int) -> object:
-        return tree.map(lambda x: x[0] if is_shared(x) else x[k], self.cohort)
+    def _step(self, at: Progress, batch: Batch, client: Client) -> tuple[()]:
+        task = replace(self.task, transform=ChannelsLast(self.task.transform))
+        copy(at, advance(task, at, batch, client))
+        return ()
+
+    def _client(self, k: int) -> Client:
+        return tree.map(lambda x: x[0] if is_shared(x) else x[k].clone(), self.cohort)
+
+
+def _laid_out(at: Progress) -> Progress:
+    return tree.map(lambda x: channels_last(x.clone()), at)
 
 
 streams = Streams()

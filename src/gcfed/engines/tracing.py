@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class Traced(Generic[T]):
-    """``fn`` as it acts on arguments shaped as ``arguments``; compiled by Inductor if asked."""
+    """``fn`` as it acts on arguments shaped as ``arguments``; compiled by Inductor if asked.
+
+    What ``fn`` writes into its arguments, the trace writes too.
+    """
 
     def __init__(self, fn: Callable[..., T], *arguments: Any, compiled: bool = False) -> None:
         shape: list[T] = []

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from gcfed import random, tree
-from gcfed.context import Batch, Inputs, Transform
+from gcfed.context import Batch
 from gcfed.data.batches import Batches, Plan
-from gcfed.engines.common import common_task
+from gcfed.engines.common import common_task, compact
+from gcfed.engines.layout import ChannelsLast, channels_last
 from gcfed.engines.tracing import Traced
 from gcfed.errors import InputError
 from gcfed.local import Client, Job, Progress, Trained
@@ -127,7 +128,7 @@ class Program:
     def load(self, jobs: Sequence[Job]) -> None:
         """Put what a round's clients start from where the processes find it."""
         for mine, job in zip(self.cohorts, jobs, strict=True):
-            tree.map(lambda to, x: _compact(to).copy_(_compact(x)), mine, job.cohort)
+            tree.map(lambda to, x: compact(to).copy_(compact(x)), mine, job.cohort)
 
     def results(self) -> list[Trained]:
         return [tree.map(torch.clone, trained) for trained in self.trained]
@@ -155,17 +156,6 @@ class Program:
             optimizer.step()
             at = at._replace(buffers=buffers, steps=at.steps + 1, loss=at.loss + loss)
         return at
-
-
-@dataclass(frozen=True)
-class ChannelsLast:
-    """A transform after which images lie in memory as convolutions on a CPU like them."""
-
-    before: Transform | None
-
-    def __call__(self, x: Inputs, key: Tensor | None) -> Inputs:
-        x = x if self.before is None else self.before(x, key)
-        return tree.map(_channels_last, x)
 
 
 class Pool:
@@ -252,25 +242,16 @@ def _end(pipes: Sequence[Connection], processes: Sequence[Any]) -> None:
             process.terminate()
 
 
-def _compact(x: Tensor) -> Tensor:
-    """One of what is the same for all clients."""
-    return x[:1] if x.stride(0) == 0 else x
-
-
 def _shared(x: Tensor) -> Tensor:
     """Memory for ``x`` that forked processes see too, without repeating what is the same."""
-    compact = _compact(x)
-    return _empty(compact).copy_(compact).expand_as(x)
+    one = compact(x)
+    return _empty(one).copy_(one).expand_as(x)
 
 
 def _empty(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype).share_memory_()  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-
-
 def _laid_out(at: Progress) -> Progress:
     """Weights of its own to step in place, as the convolutions like them."""
-    return at._replace(params=tree.map(lambda w: _channels_last(w.clone()), at.params))
+    return at._replace(params=tree.map(lambda w: channels_last(w.clone()), at.params))

@@ -1,0 +1,25 @@
+"""Where in memory the channels of images and of convolutions lie."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gcfed import tree
+from gcfed.context import Inputs, Transform
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """A transform after which images lie in memory as convolutions like them."""
+
+    before: Transform | None
+
+    def __call__(self, x: Inputs, key: Tensor | None) -> Inputs:
+        x = x if self.before is None else self.before(x, key)
+        return tree.map(channels_last, x)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images and kernels with their channels innermost; anything else as it is."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
