@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from gcfed.engines.products import FEW
 from gcfed.engines.sequential import sequential
 from gcfed.engines.streams import streams
 from gcfed.engines.vectorized import vectorized
@@ -30,16 +31,16 @@ ENGINES.register("streams")(streams)
 ENGINES.register("workers")(workers)
 
 
-def choose(engine: Engine | str, model: Model) -> Choice:
+def choose(engine: Engine | str, model: Model, batch_size: int) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
     if engine == "auto":
-        return _auto(model)
+        return _auto(model, batch_size)
     if isinstance(engine, str):
         return Choice(engine, ENGINES[engine], "as asked")
     return Choice(getattr(engine, "name", "own"), engine, "as asked")
 
 
-def _auto(model: Model) -> Choice:
+def _auto(model: Model, batch_size: int) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
         if cores > 1 and can_fork():
@@ -48,6 +49,6 @@ def _auto(model: Model) -> Choice:
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
         return Choice("sequential", sequential, f"batch statistics ({norms}) cannot be padded")
-    if model.has_convolutions:
+    if model.has_convolutions and batch_size > FEW:
         return Choice("streams", streams, "convolutions are fastest side by side")
     return Choice("vectorized", vectorized, "products are fastest together")
