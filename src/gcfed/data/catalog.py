@@ -22,8 +22,9 @@ from gcfed.errors import unknown
 class Source:
     """A file to download, into the folder of data.
 
-    ``urls`` are tried in turn.  ``members`` says which files to take out of an archive: the name
-    inside, and the file it becomes.
+    ``md5`` says whether a file is the one; ``size`` is for progress and to stop what is far too
+    long.  ``urls`` are tried in turn.  ``members`` says which files to take out of an archive: the
+    name inside, and the file it becomes.
     """
 
     file: str

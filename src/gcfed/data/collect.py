@@ -50,6 +50,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     elif all(hasattr(source, name) for name in ("features", "column_names", "__len__")):
         found = _from_table(source, where, columns)
     elif _is_by_client(source):
+        _refuse_broken_pair(source)
         return _by_client(source, columns)
     elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         found = _from_items(source, where)
@@ -96,6 +97,16 @@ def _is_by_client(source: Any) -> bool:
 
 def _is_example(item: Any) -> bool:
     return isinstance(item, list | tuple) and len(item) == 2 and not _is_pair_of_arrays(item)
+
+
+def _refuse_broken_pair(parts: Sequence[Any]) -> None:
+    """Refuse ``[x, y]``, which would be two clients that each hold inputs without labels."""
+    if len(parts) == 2 and isinstance(parts[0], Tensor | np.ndarray):
+        raise InputError(
+            f"a pair is a tuple of two arrays, (x, y); not a {type(parts).__name__} of "
+            f"{' and '.join(type(part).__name__ for part in parts)}. A list holds the data of one "
+            "client each: [(x0, y0), (x1, y1), ...]"
+        )
 
 
 def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:

@@ -48,9 +48,8 @@ class Dataset:
             for v in x.values() if isinstance(x, dict) else [x]:
                 if len(v) != len(y):
                     raise InputError(f"{len(v)} {name} examples have {len(y)} labels")
-                if v.is_floating_point() and not v.isfinite().all():
-                    bad = int((~v.isfinite().reshape(len(v), -1).all(1)).nonzero()[0])
-                    raise InputError(f"{name} example {bad} holds a number that is not finite")
+                _refuse_nonfinite(v, f"{name} example", "holds")
+            _refuse_nonfinite(y, f"{name} example", "has a label with")
             self._check_labels(name, y)
         if self.class_names and len(self.class_names) != self.num_classes:
             raise InputError(f"{self.num_classes} classes have {len(self.class_names)} names")
@@ -78,6 +77,20 @@ class Dataset:
     def to(self, device: torch.device) -> "Dataset":
         """The same with its examples on ``device``."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+
+def _refuse_nonfinite(values: Tensor, what: str, has: str) -> None:
+    if values.is_floating_point() and not values.isfinite().all():
+        bad = int((~values.isfinite().reshape(len(values), -1).all(1)).nonzero()[0])
+        raise InputError(f"{what} {bad} {has} a number that is not finite")
+
+
+def class_name(dataset: Dataset, label: int) -> str:
+    """What a class is called, with its number where another is called the same."""
+    names = dataset.class_names
+    if not names:
+        return str(label)
+    return names[label] if names.count(names[label]) == 1 else f"{names[label]} ({label})"
 
 
 DATASETS: Registry[Callable[..., Dataset]] = Registry("dataset")

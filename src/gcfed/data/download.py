@@ -83,10 +83,13 @@ class _Resuming:
 
     def __call__(self, url: str, output_file: str, _: Any) -> None:
         done = self.part.stat().st_size if self.part.exists() else 0
-        if done != self.source.size:
+        if not done or not self._is_whole():
             with self._request(url, done) as response:
                 self._append(response, _start(response, done))
         self.part.replace(output_file)
+
+    def _is_whole(self) -> bool:
+        return md5_of_file(self.part) == self.source.md5
 
     def _request(self, url: str, done: int) -> requests.Response:
         # Identity: the md5 is of the file as it is stored, which some servers would unpack.
@@ -94,25 +97,37 @@ class _Resuming:
         if 0 < done < self.source.size:
             headers["Range"] = f"bytes={done}-"
         response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)
+        if done and response.status_code == requests.codes.requested_range_not_satisfiable:
+            response.close()
+            return self._request(url, 0)
         if not response.ok:
             response.close()
         response.raise_for_status()
         return response
 
     def _append(self, response: requests.Response, done: int) -> None:
-        """Write what the server sends after the first ``done`` bytes, up to the published size."""
-        announced = done + int(response.headers.get("Content-Length", self.source.size - done))
-        if announced != self.source.size:
-            raise InputError(f"{announced:,} bytes are offered instead of {self.source.size:,}")
+        """Write what the server sends after the first ``done`` bytes, if that is not far too much.
+
+        Of a server that does not say how much it sends, what is short was cut unless the md5 holds.
+        """
+        announced = response.headers.get("Content-Length")
+        total = self.source.size if announced is None else done + int(announced)
+        self._refuse_endless(total)
         with (
             self.part.open("ab" if done else "wb") as file,
-            _shown(self.source, self.progress) as show,
+            _shown(self.source.file, total, self.progress) as show,
         ):
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
-                done += file.write(chunk[: self.source.size - done])
+                self._refuse_endless(done + len(chunk))
+                done += file.write(chunk)
                 show(done)
-        if done < self.source.size:
+        if done < total and not self._is_whole():
             raise urllib3.exceptions.ProtocolError("cut")
+
+    def _refuse_endless(self, size: int) -> None:
+        if size > 2 * self.source.size:
+            self.part.unlink(missing_ok=True)
+            raise InputError(f"{size:,} bytes are offered instead of {self.source.size:,}")
 
 
 def _start(response: requests.Response, done: int) -> int:
@@ -123,28 +138,28 @@ def _start(response: requests.Response, done: int) -> int:
 
 
 @contextmanager
-def _shown(source: Source, progress: bool) -> Iterator[Callable[[int], None]]:
+def _shown(name: str, total: int, progress: bool) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, a line for every tenth elsewhere; both on standard error."""
     if not progress:
         yield lambda done: None
     elif sys.stderr.isatty():
         columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(source.file, total=source.size)
+            task = bar.add_task(name, total=total)
             yield lambda done: bar.update(task, completed=done)
     else:
-        yield _Lines(source)
+        yield _Lines(name, total)
 
 
 class _Lines:
     """Progress where no line can be rewritten, as in a log."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.tenths = source, -1
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total, self.tenths = name, total, -1
 
     def __call__(self, done: int) -> None:
-        tenths = 10 * done // self.source.size
+        tenths = 10 * done // max(self.total, 1)
         if tenths > self.tenths:
             self.tenths = tenths
-            size = f"{self.source.size / 1e6:.1f} MB"
-            print(f"{self.source.file}: {10 * tenths} % of {size}", file=sys.stderr, flush=True)
+            size = f"{self.total / 1e6:.1f} MB"
+            print(f"{self.name}: {10 * tenths} % of {size}", file=sys.stderr, flush=True)

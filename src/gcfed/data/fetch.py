@@ -46,7 +46,7 @@ class DatasetInfo:
 
     @property
     def size(self) -> int:
-        """The bytes to download."""
+        """The bytes to download, about."""
         return sum(source.size for source in self.sources)
 
 
@@ -118,8 +118,9 @@ def _install(published: Publication, source: Source, root: Path, progress: bool)
 
 def _unpack(published: Publication, source: Source, root: Path) -> None:
     known = {f.name: f for f in published.files}
-    limit = 2 * source.size  # the published archives hold at most a tenth more than their size
-    with members(root / source.file, source.members, root, limit) as found:
+    archive = root / source.file
+    limit = 2 * archive.stat().st_size  # the published ones hold at most a tenth more than that
+    with members(archive, source.members, root, limit) as found:
         for name, path in found.items():
             if known[name.removesuffix(".gz")].md5 not in (None, md5_of(contents(path))):
                 raise InputError(f"{name} in {source.file} is not the published file (wrong md5)")

@@ -62,7 +62,8 @@ class Partition:
         """The indices of a client's examples."""
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
-        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+        start, end = self.offsets[client : client + 2].tolist()
+        return self.indices[start:end]
 
     @property
     def sizes(self) -> Tensor:

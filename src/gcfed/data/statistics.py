@@ -2,13 +2,23 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcfed.data.partition import Partition, Pool
 
 LEVELS = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+
+
+class ClientLabels(NamedTuple):
+    """One client: how many examples it holds, of which classes, how far from the whole."""
+
+    client: int
+    size: int
+    counts: dict[int, int]
+    distance: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +68,20 @@ class PartitionStatistics:
         weighted = float(rank @ np.sort(self.sizes).astype(np.float64))
         total = float(self.sizes.sum())
         return (2 * weighted / total - (len(self.sizes) + 1)) / len(self.sizes)
+
+    def first(self, number: int) -> list[ClientLabels]:
+        """The first clients, one by one."""
+        sizes = self.sizes[:number].tolist()
+        ends = np.searchsorted(self.client, np.arange(len(sizes) + 1)).tolist()
+        distances = self.distance[:number].tolist() if self.has_labels else [0.0] * len(sizes)
+        rows = (slice(*pair) for pair in pairwise(ends))
+        counts = (
+            dict(zip(self.label[r].tolist(), self.count[r].tolist(), strict=True)) for r in rows
+        )
+        return [
+            ClientLabels(*row)
+            for row in zip(range(len(sizes)), sizes, counts, distances, strict=True)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Numbers that say it in short, whatever the number of clients."""

@@ -1,6 +1,7 @@
 """Data sets of people's own."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,19 @@ def npz(root: Path, *, path: str, test_fraction: float = 0.2, seed: int = 0) -> 
     every class, drawn by ``seed``, are held out for testing.
     """
     return dataset_from(_find(root, path), test_fraction=test_fraction, seed=seed)
+
+
+def settled(text: str, root: Path) -> str:
+    """The data set that ``text`` names, its hyper-parameters written out and its path absolute.
+
+    So it means the same wherever it is read again.
+    """
+    bound: partial[Dataset] = DATASETS.parse(text)
+    if bound.func not in (folder, npz):
+        return DATASETS.canonical(text)
+    values = {**bound.keywords, "path": str(_find(root, bound.keywords["path"]).absolute())}
+    written = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    return DATASETS.canonical(f"{DATASETS.name_of(bound.func)}({written})")
 
 
 def normalisation(x: Inputs) -> ImageTransform | None:

@@ -36,7 +36,8 @@ class Lineup:
         steps = [n for job in jobs for n in job.batches.num_steps]
         order = sorted(range(len(steps)), key=lambda k: -steps[k])
         cohort = tree.concat([job.cohort for job in jobs])
-        cohort = tree.map(lambda x: x if is_shared(x) else x[order], cohort)
+        if order != sorted(order):
+            cohort = tree.map(lambda x: x if is_shared(x) else x[order], cohort)
         width = max(job.batches.width for job in jobs)
         return cls(task, cohort, [steps[k] for k in order], width, jobs, order)
 
@@ -61,8 +62,10 @@ class Lineup:
     def finish(self, at: Progress) -> list[Trained]:
         """What became of each job's clients, in the order of the job."""
         trained = over_clients(self.task.finish, self.cohort, at)
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return tree.split(tree.take(trained, back), [job.num_clients for job in self.jobs])
+        if self.order != sorted(self.order):
+            back = sorted(range(len(self.order)), key=self.order.__getitem__)
+            trained = tree.take(trained, back)
+        return tree.split(trained, [job.num_clients for job in self.jobs])
 
 
 def common_task(jobs: Sequence[Job]) -> Task:

@@ -1,0 +1,116 @@
+"""Steps as traces: what is frozen, what is written, and that compilation takes place."""
+
+import pytest
+import torch
+
+from gcfed import parse, sequential, start, tree
+from gcfed.engines.arithmetic import arithmetic, resolve
+from gcfed.engines.common import Lineup, advance, copy, over_clients
+from gcfed.engines.tracing import Traced
+from gcfed.engines.vectorized import VectorProgram
+from gcfed.round import prepare
+
+
+@pytest.fixture
+def lineup(make_setup):
+    setup = make_setup(parse("fedavg"))
+    return Lineup.of([prepare(setup, *start(setup), 0, [3, 7, 8])])
+
+
+def test_two_arguments_that_are_one_tensor_stay_two():
+    x = torch.ones(3)
+    traced = Traced(lambda a, b: (a + 2 * b,), x, x)
+    assert torch.equal(traced(torch.zeros(3), x)[0], 2 * x)
+
+
+def test_a_trace_writes_what_its_function_writes(lineup, close):
+    client, batch = tree.take(lineup.cohort, 0), tree.take(next(lineup.batches()), 0)
+    at = tree.take(lineup.begin(), 0)
+    expected = advance(lineup.task, at, batch, client)
+
+    def step(at, batch, client):
+        copy(at, advance(lineup.task, at, batch, client))
+        return ()
+
+    mine = tree.map(torch.clone, at)
+    assert Traced(step, mine, batch, client)(mine, batch, client) == ()
+    close(mine, expected, 1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports
+def test_compilation_takes_place(lineup, close):
+    """`torch.compile` on a step itself compiles nothing and does not say so."""
+    torch._dynamo.utils.counters.clear()
+    client, batch = tree.take(lineup.cohort, 0), tree.take(next(lineup.batches()), 0)
+    at = tree.take(lineup.begin(), 0)
+    compiled = Traced(lineup.task.step, at, batch, client, compiled=True)
+    close(compiled(at, batch, client), lineup.task.step(at, batch, client), 1e-12)
+    made = torch._dynamo.utils.counters
+    assert made["stats"]["unique_graphs"] == 1 and not made["graph_break"]
+    assert sum(made["inductor"].values()) > 0
+
+
+def test_active_clients_are_a_prefix(make_setup):
+    setup = make_setup(parse("fedavg"))
+    lineup = Lineup.of([prepare(setup, *start(setup), 0, [0, 7, 4])])
+    steps = [len(setup.plan(0, i)) for i in (0, 7, 4)]
+    assert lineup.steps == sorted(steps, reverse=True)
+    assert [lineup.active(t) for t in range(lineup.steps[0] + 1)] == [
+        sum(n > t for n in steps) for t in range(lineup.steps[0] + 1)
+    ]
+
+
+def test_a_finished_client_costs_no_step(make_setup, monkeypatch):
+    """The vectorized engine maps over as many clients as still have a step to take."""
+    sizes = []
+
+    def watch(fn, cohort, *args):
+        if len(args) == 2:
+            sizes.append(len(cohort.key))
+        return over_clients(fn, cohort, *args)
+
+    monkeypatch.setattr("gcfed.engines.graphs.over_clients", watch)
+    setup = make_setup(parse("fedavg"), rounds=1, cohort_size=3)
+    job = prepare(setup, *start(setup), 0, [0, 7, 4])
+    setup.chosen.engine([job])
+    assert sum(sizes) == sum(len(plan) for plan in job.batches.plans)
+
+
+def test_few_numbers_of_clients_are_compiled():
+    for clients, sizes in ((1, [1]), (5, [1, 3, 5]), (20, [3, 10, 20]), (50, [7, 25, 50])):
+        assert VectorProgram.choose_sizes(None, clients) == sizes
+
+
+def test_arithmetic_leaves_no_trace():
+    def settings():
+        return (
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.benchmark,
+        )
+
+    before = settings()
+    with pytest.raises(KeyError), arithmetic("tf32"):
+        assert settings() == ("high", True, True, False)
+        raise KeyError
+    assert settings() == before
+    with arithmetic("float32"):
+        assert settings()[0] == "highest"
+
+
+def test_auto_is_tf32_on_a_gpu_alone():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert (resolve("auto", cpu), resolve("auto", gpu)) == ("float32", "tf32")
+    assert resolve("bf16", cpu) == "bf16"
+
+
+def test_bf16_computes_in_bf16_and_keeps_the_weights(make_setup, run):
+    exact = run(parse("fedntd + gcfed"), engine=sequential)
+    rough = run(parse("fedntd + gcfed"), engine=sequential, precision="bf16")
+    gap = max((exact.server.params[n] - w).abs().max() for n, w in rough.server.params.items())
+    assert 1e-6 < gap < 0.1
+    assert {w.dtype for w in rough.server.params.values()} == {torch.float64}
+    with pytest.raises(ValueError, match="precision is one of auto, float32, tf32, bf16"):
+        make_setup(parse("fedavg"), precision="float16")
