@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gcfed import Algorithm, random, sequential, vectorized
 from gcfed.data.augmentation import CROP_AND_FLIP, ImageTransform
+from gcfed.engines.workers import Workers
 from gcfed.errors import InputError
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -134,13 +135,18 @@ def test_offsets_and_flips_are_uniform():
 
 
 def test_engines_agree_on_augmented_clients(run, close):
-    transform = ImageTransform((0.1,), (0.8,), padding=1, flip=True)
-    loop, together, plain = (
-        run(Algorithm(), engine=engine, transform=t)
-        for engine, t in ((sequential, transform), (vectorized, transform), (sequential, None))
+    transform, plain = ImageTransform((0.1,), (0.8,), 1, True), ImageTransform((0.1,), (0.8,))
+    workers = Workers(processes=2)
+    loop, *others = (
+        run(Algorithm(), engine=engine, transform=transform)
+        for engine in (sequential, vectorized, workers)
     )
-    close(loop.server, together.server)
-    assert not torch.equal(loop.server.params["fc2.weight"], plain.server.params["fc2.weight"])
+    workers.close()
+    for other in others:
+        close(loop.server, other.server)
+        close(loop.losses, other.losses)
+    unmoved = run(Algorithm(), engine=sequential, transform=plain)
+    assert (loop.losses - unmoved.losses).abs().max() > 1e-3
 
 
 def test_it_is_pure(images):

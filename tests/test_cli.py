@@ -36,7 +36,7 @@ def test_run_writes_a_directory_and_says_where(gcfed, tmp_path):
     assert answer.code == 0
     assert {path.name for path in (tmp_path / "mine").iterdir()} == {
         *("config.toml", "provenance.json", "rounds.jsonl", "timings.jsonl"),
-        *("summary.json", "model.safetensors"),
+        *("summary.json", "model.safetensors", "checkpoints", ".lock"),
     }
     assert "finished" in answer.out
     assert "mine" in answer.out
@@ -77,13 +77,6 @@ def test_every_flag_reaches_the_config(gcfed, tmp_path):
     ):
         assert line in made
     assert any("train=120" in line for line in made)
-
-
-def test_without_out_runs_get_folders_of_their_own(gcfed, tmp_path):
-    for _ in range(2):
-        assert gcfed("run", *flags(rounds=1)).code == 0
-    name = "fedavg-synthetic-train-200-test-50"
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {name, f"{name}-2"}
 
 
 def test_seeds_make_a_run_each_and_their_mean(gcfed, tmp_path):
@@ -212,12 +205,16 @@ def test_nan_in_the_data(gcfed, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize("seeds", [[], ["--seeds", "0,1"]])
 def test_what_exists_is_not_written_into(gcfed, tmp_path, seeds):
     assert gcfed("run", *flags(), "--out", "a").code == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    before = contents(tmp_path / "a")
     assert "a exists already" in wrong(gcfed("run", *flags(), *seeds, "--out", "a"))
-    assert {path: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
+    assert contents(tmp_path / "a") == before
     assert "a exists already" in wrong(gcfed("demo", "--out", "a"))
     (tmp_path / "file").write_text("mine")
     assert "file exists already" in wrong(gcfed("run", *flags(), *seeds, "--out", "file"))
@@ -312,7 +309,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
 
 
 def test_the_demo_stops_when_it_is_stopped(gcfed, monkeypatch, tmp_path):
-    def interrupted(setups, keep_uploads):
+    def interrupted(setups, places, keep_uploads):
         raise KeyboardInterrupt
         yield
 

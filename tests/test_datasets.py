@@ -93,6 +93,10 @@ def test_a_data_set_checks_itself():
     bad = Examples(torch.tensor([[0.0], [torch.nan]]), torch.tensor([0, 1]))
     with pytest.raises(InputError, match="train example 1 holds a number that is not finite"):
         Dataset(train=bad, test=bad, num_classes=2)
+    for label in (torch.nan, torch.inf):
+        numbers = Examples(torch.zeros(3, 2), torch.tensor([0.5, 0.25, label]))
+        with pytest.raises(InputError, match="test example 2 has a label with a number that is no"):
+            Dataset(train=numbers.take(torch.tensor([0, 1])), test=numbers, num_classes=0)
 
 
 def idx_file(array: np.ndarray) -> bytes:

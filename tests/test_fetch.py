@@ -1,9 +1,7 @@
 """Downloads, archives and checksums, against a server on this machine."""
 
-import functools
 import gzip
 import hashlib
-import http.server
 import io
 import random
 import stat
@@ -18,10 +16,12 @@ import pytest
 
 from gcfed.data import fetch as fetching, official as official
 from gcfed.data.archives import members
-from gcfed.data.catalog import PUBLICATIONS, File, Publication, Source, data_dir, sources
+from gcfed.data.catalog import PUBLICATIONS, File, Publication, data_dir, sources
 from gcfed.data.download import download
 from gcfed.data.fetch import FileStatus, check, ensure, fetch, info, install
 from gcfed.errors import InputError
+
+pytest_plugins = ["serving"]
 
 BODY = random.Random(0).randbytes(1_024_000)
 
@@ -30,47 +30,8 @@ def md5(blob: bytes) -> str:
     return hashlib.md5(blob).hexdigest()
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves `server.files`; answers are cut after `server.cut` bytes, ranges served if wanted."""
-
-    def do_GET(self):
-        self.server.asked.append(self.headers.get("Range"))
-        body = self.server.files.get(self.path)
-        if body is None:
-            return self.send_error(404)
-        start = 0
-        if self.server.ranges and (asked := self.headers.get("Range")):
-            start = int(asked.removeprefix("bytes=").rstrip("-"))
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(len(body) - start))
-        self.send_header("Content-Encoding", self.server.encoding)
-        self.end_headers()
-        self.wfile.write(body[start:][: self.server.cut])
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def server():
-    """A server for one test; what it should do is set on it."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.files, server.asked = {}, []
-        server.cut, server.ranges, server.encoding = None, True, "identity"
-        thread = threading.Thread(target=functools.partial(server.serve_forever, 0.01))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
 def source(server, file="set/file.bin", body=BODY, **changes):
-    url = f"http://127.0.0.1:{server.server_port}/{file}"
-    server.files.setdefault(f"/{file}", body)
-    return replace(Source(file, md5(body), len(body), (url,)), **changes)
+    return replace(server.publish(file, body), **changes)
 
 
 def files_in(root: Path) -> set[str]:
@@ -138,11 +99,52 @@ def test_wrong_contents_are_not_kept(server, tmp_path):
 
 
 @pytest.mark.parametrize("body", [b"an error page", BODY + b"x"], ids=len)
-def test_contents_of_another_length_are_not_even_fetched(server, tmp_path, body):
+def test_contents_of_another_length_are_not_kept(server, tmp_path, body):
     server.files["/set/file.bin"] = body
-    with pytest.raises(InputError, match=r"bytes are offered instead of 1,024,000"):
+    with pytest.raises(InputError, match=r"not the published file \(wrong md5\)"):
         download(source(server), tmp_path, progress=False)
     assert files_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("announces", [True, False])
+def test_what_is_far_too_long_is_not_fetched(server, tmp_path, announces):
+    server.announces = announces
+    with pytest.raises(InputError, match=r"[\d,]+ bytes are offered instead of 1,000"):
+        download(source(server, size=1000), tmp_path, progress=False)
+    assert files_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("announces", [True, False])
+@pytest.mark.parametrize("size", [len(BODY) - 7, len(BODY) + 7, 2 * len(BODY)])
+def test_the_md5_decides_and_not_the_size(server, tmp_path, size, announces, capfd):
+    server.announces = announces
+    wanted = source(server, size=size)
+    assert download(wanted, tmp_path, progress=True).read_bytes() == BODY
+    lines = capfd.readouterr().err.splitlines()
+    assert not announces or lines[-1] == "set/file.bin: 100 % of 1.0 MB"
+    (tmp_path / "set/file.bin").rename(tmp_path / "set/file.bin.part")
+    assert download(wanted, tmp_path, progress=False).read_bytes() == BODY
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("announces", [True, False])
+@pytest.mark.parametrize("size", [len(BODY) - 7, len(BODY) + 7])
+def test_a_cut_download_goes_on_though_its_size_is_not_known(server, tmp_path, size, announces):
+    wanted = source(server, size=size)
+    server.cut, server.announces = 300_000, announces
+    with pytest.raises(InputError, match="cut; fetch again"):
+        download(wanted, tmp_path, progress=False)
+    server.cut = None
+    assert download(wanted, tmp_path, progress=False).read_bytes() == BODY
+    assert server.asked[1].startswith("bytes=") and files_in(tmp_path) == {"set/file.bin"}
+
+
+def test_a_part_longer_than_the_file_is_fetched_anew(server, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/file.bin.part").write_bytes(BODY + b"x")
+    wanted = source(server, size=len(BODY) + 7)
+    assert download(wanted, tmp_path, progress=False).read_bytes() == BODY
+    assert server.asked == [f"bytes={len(BODY) + 1}-", None]
 
 
 def test_compressed_files_stay_as_they_are(server, tmp_path):

@@ -11,21 +11,17 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from gcfed import random
+from gcfed.algorithms import MOON, FedDecorr
 from gcfed.errors import InputError
 from gcfed.model import Model
 from gcfed.models import MODELS, count, load_torchvision
 from gcfed.models.exchange import STATISTICS
 from gcfed.models.vgg import AveragePool
 
+pytest_plugins = ["running"]
+
 TORCHVISION = json.loads((Path(__file__).parent / "torchvision_shapes.json").read_text())
 IMAGE = (3, 32, 32)
-
-
-@pytest.fixture
-def float32(exact):
-    torch.set_default_dtype(torch.float32)
-    yield
-    torch.set_default_dtype(torch.float64)
 
 
 def meta(name, shape=IMAGE, num_classes=10, **hyper):
@@ -69,6 +65,29 @@ def test_heads_and_features_are_declared(name, head, reader, num_features):
     assert module.get_submodule(reader).in_features == num_features
     under_head = {n for n, _ in module.named_parameters() if n.startswith(head + ".")}
     assert Model(module).head == under_head and len(under_head) in (2, 6)
+
+
+def test_any_other_module_is_tapped_by_its_name():
+    module, x = MODELS["cnn"]((1, 8, 8), 3), torch.rand(2, 1, 8, 8)
+    inner = nn.MaxPool2d(2)(torch.relu(module.conv1(x)))
+    for name, expected in ((None, None), ("conv2", inner), ("conv1", x)):
+        model = Model(module, features=name)
+        out, _ = model(model.params, x, buffers={}, train=False)
+        assert (
+            out.features.shape == (2, 256) if name is None else torch.equal(out.features, expected)
+        )
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 3))
+    assert (
+        Model(plain)({**Model(plain).params}, x, buffers={}, train=False)[0].features.shape[1] == 5
+    )
+    with pytest.raises(InputError, match=r"no module is named 'conv3'; there are .*conv1, conv2"):
+        Model(module, features="conv3")
+
+
+@pytest.mark.parametrize("algorithm", [FedDecorr, MOON])
+def test_who_reads_features_says_which_under_departures(algorithm):
+    departures = " ".join(algorithm.__doc__.partition("Departures:")[2].split())
+    assert "in the CNN the input of fc1" in departures and "last layer" in departures
 
 
 def test_layers_go_by_the_papers_names():
@@ -263,6 +282,18 @@ def test_large_models_have_the_papers_parameters(name, parameters, tensors, mill
     cost = count(meta(name, num_classes=1000), IMAGE)
     assert cost[:2] == (parameters, tensors)
     assert abs(cost.parameters / 1e6 - millions) < 0.1
+
+
+def test_costs_are_listed(gcfed):
+    """Parameters and millions of operations of a forward pass, on an image of CIFAR-10."""
+    rows = {line.split()[0]: line.split() for line in gcfed("list", "models").out.splitlines()}
+    for name in MODELS:
+        cost = count(meta(name), IMAGE)
+        assert rows[name][1:3] == [f"{cost.parameters:,}", f"{cost.flops / 1e6:,.1f}"]
+    stem, first = 9 * 3 * 64 * 32**2, 4 * 9 * 64 * 64 * 32**2
+    halving = 9 * 64 * 128 * 16**2 + 3 * 9 * 128 * 128 * 16**2 + 64 * 128 * 16**2
+    macs = stem + first + 3 * halving + 512 * 10  # each layer has half the side and twice the width
+    assert rows["resnet18"][1:3] == ["11,173,962", f"{2 * macs / 1e6:,.1f}"]
 
 
 def test_counting_leaves_the_module_as_it_was(float32):

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from matplotlib.collections import PathCollection
 
+from gcfed.data.divide import divide
 from gcfed.data.partition import Partition, Pool
-from gcfed.data.partition_plot import draw_alphas, draw_partition
+from gcfed.data.partition_plot import draw_partition, draw_partitions
 from gcfed.data.partitions import dirichlet
 from gcfed.data.statistics import partition_statistics
 from gcfed.errors import InputError
@@ -111,14 +112,33 @@ def test_a_picture_of_many_clients_shows_the_first(kind, num_classes, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bubble", "stack"])
-def test_a_panel_for_each_alpha(kind, tmp_path):
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_a_panel_for_each_partition(kind, number, tmp_path):
     pool = Pool(np.arange(1_000) % 10, {}, 1_000)
-    figure = draw_alphas(pool, [0.05, 1, 1000], 10, seed=3, kind=kind)
-    assert [axes.get_title() for axes in figure.axes] == [
-        rf"$\alpha$ = {alpha}" for alpha in ("0.05", "1", "1000")
-    ]
+    alphas = [0.05, 0.1, 1.0, 10.0, 100.0, 1000.0][:number]
+    drawn = {f"alpha {a}": divide(f"dirichlet(alpha={a})", pool, 10, seed=3) for a in alphas}
+    figure = draw_partitions(drawn, pool, kind)
+    assert [axes.get_title() for axes in figure.axes] == list(drawn)
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
+    assert len({axes.get_position().y0 for axes in figure.axes}) == (2 if number == 6 else 1)
     figure.savefig(tmp_path / "alphas.svg")
+
+
+def test_a_panel_may_be_left_over():
+    figure = draw_partitions({str(i): PARTITION for i in range(5)}, POOL, max_clients=2)
+    assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False]
+    assert figure.axes[1].get_title() == "1\nthe first 2 of 3 clients"
+
+
+def test_discs_of_a_legend_are_round_numbers_of_examples():
+    pool = Pool(np.zeros(997, int), {}, 997)
+    (legend,) = draw_partition(divide("iid", pool, 1, 0), pool).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["20", "100", "500"]
+
+
+def test_a_class_that_nobody_holds_has_a_row_all_the_same():
+    (axes,) = draw_partition(PARTITION, POOL, class_names=("a", "b", "c", "d")).axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b", "c", "d"]
 
 
 def test_what_a_picture_refuses():
@@ -131,11 +151,11 @@ def test_what_a_picture_refuses():
     with pytest.raises(InputError, match="needs class labels"):
         draw_partition(PARTITION, Pool(None, {}, 8))
     with pytest.raises(InputError, match="at least one"):
-        draw_alphas(POOL, [], 2)
+        draw_partitions({}, POOL)
 
 
 def test_pictures_leave_the_global_generators_alone():
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    draw_alphas(POOL, [1.0], 2)
+    draw_partitions({"one": PARTITION}, POOL)
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()

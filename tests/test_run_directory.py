@@ -33,6 +33,7 @@ def test_the_fields_of_a_line(tmp_path):
     first, second = lines(tmp_path / "a")
     assert list(first) == [
         *("round", "test_accuracy", "test_loss", "tested", "train_loss", "clients", "dropped"),
+        *("absent", "late", "corrupted"),
         *("update_norm", "bytes_up", "bytes_down", "weights_sha256"),
     ]
     assert (first["round"], second["round"]) == (0, 1)

@@ -4,9 +4,16 @@ import pytest
 import torch
 
 from gcfed import tree
+from gcfed.experiments.spill import DiskStore, Folder
 from gcfed.store import HostStore
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=["host", "disk"])
+def empty(request, tmp_path):
+    """A store of each kind."""
+    return HostStore() if request.param == "host" else DiskStore(Folder(tmp_path))
 
 
 def rows(*numbers):
@@ -21,16 +28,15 @@ def held(store):
     return {client: row["c"]["w"][0].item() for client, row in store.items()}
 
 
-def test_rows_come_back_by_client_and_missing_ones_are_made():
-    store = HostStore().scatter([7, 3], rows(70, 30))
+def test_rows_come_back_by_client_and_missing_ones_are_made(empty):
+    store = empty.scatter([7, 3], rows(70, 30))
     got = store.gather([3, 5, 7], fresh, CPU)
     assert got["c"]["w"].tolist() == [[30] * 3, [-1] * 3, [70] * 3]
-    assert store.find(5) is None
     assert held(store) == {3: 30, 7: 70}
 
 
-def test_old_versions_stay_as_they_were():
-    versions, wanted = [HostStore()], [{}]
+def test_old_versions_stay_as_they_were(empty):
+    versions, wanted = [empty], [{}]
     generator = torch.Generator().manual_seed(0)
     for t in range(30):
         ids = torch.randperm(40, generator=generator)[:5].tolist()
@@ -48,9 +54,9 @@ def test_a_row_is_in_storage_of_its_own():
         assert row["c"]["w"].untyped_storage().nbytes() == 3 * 8
 
 
-def test_ids_may_be_large_and_come_in_order():
+def test_ids_may_be_large_and_come_in_order(empty):
     ids = [10**9, 0, 2**30 - 1, 2**30, 31, 32, 1023, 1024, 10**12]
-    store = HostStore().scatter(ids, rows(*range(len(ids))))
+    store = empty.scatter(ids, rows(*range(len(ids))))
     assert held(store) == {i: k for k, i in enumerate(ids)}
     assert [client for client, _ in store.items()] == sorted(ids)
     assert store.gather([10**9], fresh, CPU)["c"]["w"][0, 0] == 0
@@ -65,7 +71,7 @@ def nodes(store):
             if depth < 6:
                 yield from walk(child, depth + 1)
 
-    return {id(node): node for node in walk(store.root)}
+    return {id(node): node for node in walk(store.rows.root)}
 
 
 @pytest.mark.parametrize("spacing", [1, 1009])
@@ -81,16 +87,50 @@ def test_what_a_round_copies_does_not_grow_with_the_clients_ever_visited(spacing
     assert len(held(store)) == 2000
 
 
-def test_nothing_is_kept_where_there_is_nothing():
-    store = HostStore()
+def test_nothing_is_kept_where_there_is_nothing(empty):
+    store = empty
     assert store.scatter([1, 2], {}) is store
     assert store.scatter([1, 2], {"c": {}}) is store
     assert store.gather([1, 2], dict, CPU) == {}
 
 
-def test_dtypes_and_trees_survive():
+def test_dtypes_and_trees_survive(empty):
     stacked = {"n": torch.tensor([3, 4]), "h": torch.ones(2, 2, dtype=torch.bfloat16)}
-    got = HostStore().scatter([5, 6], stacked).gather([6, 5], dict, CPU)
+    got = empty.scatter([5, 6], stacked).gather([6, 5], dict, CPU)
     assert {k: v.dtype for k, v in got.items()} == {k: v.dtype for k, v in stacked.items()}
     assert got["n"].tolist() == [4, 3]
     assert tree.num_bytes(got) == tree.num_bytes(stacked)
+
+
+def test_what_changed_since_an_earlier_version(empty):
+    first = empty.scatter([1, 2, 40], rows(1, 2, 40))
+    second = first.scatter([2, 99], rows(22, 99))
+    assert {i: row["c"]["w"][0].item() for i, row in second.changed(first)} == {2: 22, 99: 99}
+    assert list(second.changed(second)) == []
+    assert dict(second.changed(empty)).keys() == {1, 2, 40, 99}
+
+
+def test_the_difference_of_versions_looks_at_no_more_than_it_finds():
+    """Were it to look at a subtree that both share, it would meet this."""
+
+    class Untouchable(dict):
+        def __iter__(self):
+            raise AssertionError
+
+    store = HostStore().scatter(list(range(0, 10**6, 997)), rows(*range(0, 10**6, 997)))
+    fenced = HostStore(type(store.rows)({b: Untouchable(n) for b, n in store.rows.root.items()}))
+    far = 2**31
+    assert [i for i, _ in fenced.scatter([far], rows(1)).changed(fenced)] == [far]
+
+
+def test_files_go_with_the_last_version_that_needs_them(tmp_path):
+    folder = Folder(tmp_path)
+    first = DiskStore(folder).scatter([1, 2], rows(1, 2))
+    second = first.scatter([2], rows(22))
+    assert len(list(folder.path.iterdir())) == 3
+    assert held(first) == {1: 1, 2: 2}
+    del first
+    assert len(list(folder.path.iterdir())) == 2
+    assert held(second) == {1: 1, 2: 22}
+    del second, folder
+    assert list(tmp_path.iterdir()) == []

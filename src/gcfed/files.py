@@ -3,31 +3,57 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a file, and put it in the place of ``path`` in one step."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # mkstemp makes files for one's own eyes
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with naming(path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            sync(temporary)
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)  # mkstemp makes files for one's own eyes
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    write_atomically(path, lambda temporary: temporary.write_bytes(data))
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def append(path: Path, data: bytes) -> None:
+    with naming(path), path.open("ab") as file:
+        file.write(data)
+
+
+def sync(path: Path) -> None:
+    """Wait until what was written to a file is on the disk."""
+    with naming(path), path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the disk say which file it met."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

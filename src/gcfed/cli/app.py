@@ -12,7 +12,9 @@ import typer
 from gcfed import laws
 from gcfed.algorithm import Algorithm
 from gcfed.algorithms import ALGORITHMS
-from gcfed.cli import console, data, results
+from gcfed.cli import again, console, data, results
+from gcfed.cli.again import exit_code
+from gcfed.cli.compare import compare
 from gcfed.cli.options import Plugins
 from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
@@ -21,15 +23,18 @@ from gcfed.experiments import demo as demonstration
 from gcfed.experiments.config import assignment, describe, make, override, read
 from gcfed.experiments.directory import refuse_existing, unused
 from gcfed.experiments.plugins import load_installed, load_plugin
+from gcfed.experiments.store import STORE, RunStore
+from gcfed.experiments.trackers import TRACKERS
 from gcfed.models import MODELS
+from gcfed.participation import FAULTS, SAMPLERS
 from gcfed.registry import Registry
 from gcfed.spec import parse
 
 FLAGS = (
     *("algorithm", "dataset", "model", "clients", "cohort", "alpha", "rounds", "seed"),
-    *("engine", "device"),
+    *("engine", "device", "track"),
 )
-INVALID, DIVERGED, INTERRUPTED = 2, 3, 130
+INVALID = 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,6 +44,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
+app.command()(again.resume)
+app.command()(again.verify)
+app.command()(compare)
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithms": ALGORITHMS,
@@ -46,6 +54,9 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "models": MODELS,
     "partitions": PARTITIONS,
     "engines": ENGINES,
+    "samplers": SAMPLERS,
+    "faults": FAULTS,
+    "trackers": TRACKERS,
 }
 
 
@@ -102,7 +113,7 @@ def demo(
     results.print_comparison(groups)
     plot = results.save_curves(groups, folder, demonstration.TITLE)
     console.tell(f"\nplot  {plot}\nruns  {folder}  (gcfed show {folder})")
-    _exit([summary for group in groups for summary in group.summaries])
+    sys.exit(exit_code([summary for group in groups for summary in group.summaries]))
 
 
 @app.command()
@@ -128,9 +139,16 @@ def run(
     ] = None,
     engine: Annotated[str | None, typer.Option(help="How a cohort is trained.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to make; under runs/ if not given.")
+    track: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="tensorboard, mlflow, wandb.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to make, instead of one in the store.")
+    ] = None,
+    store: Annotated[
+        Path,
+        typer.Option(help="Where runs are kept and found again; runs.", show_default=False),
+    ] = STORE,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary alone, as JSON.")
     ] = False,
@@ -140,23 +158,26 @@ def run(
 
     CONFIG.toml is a file of settings, such as the config.toml of a run; the options below change
     some of them.  'gcfed list settings' shows all, with their defaults; 'gcfed list algorithms',
-    datasets, models, partitions and engines show what they can name.
+    datasets, models, partitions and engines show what they can name.  A run that is in the store
+    already is not done again: asked for more rounds, it goes on.
     """
     values = _settings(config, context.params, set_ or [], plugin or [])
     chosen = None if seeds is None else _seeds(seeds, seed)
     each = [values] if chosen is None else [values | {"seed": s} for s in chosen]
     configs = [make(e, "the command line") for e in each]
-    folder = out or unused(Path("runs"), results.slug(configs[0]))
-    refuse_existing(folder)
-    if chosen is None:
-        group = results.run_one(configs[0], folder, quiet=as_json)
+    if out is None:
+        group = results.run_in_store(RunStore(store), configs, quiet=as_json)
     else:
-        group = results.run_group(configs[0].algorithm, configs, folder, quiet=as_json)
+        refuse_existing(out)
+        if chosen is None:
+            group = results.run_one(configs[0], out, quiet=as_json)
+        else:
+            group = results.run_group(configs[0].algorithm, configs, out, quiet=as_json)
     if as_json:
         print(json.dumps(group.summaries[0] if chosen is None else group.to_json(), indent=2))
     else:
         results.print_runs(group)
-    _exit(group.summaries)
+    sys.exit(exit_code(group.summaries))
 
 
 @app.command("list")
@@ -259,8 +280,3 @@ def _seeds(text: str, seed: int | None) -> list[int]:
     if len(set(numbers)) < len(numbers):
         raise InputError(f"--seeds names a seed twice: {text}")
     return numbers
-
-
-def _exit(summaries: list[dict[str, Any]]) -> None:
-    statuses = {summary["status"] for summary in summaries}
-    sys.exit(DIVERGED if "failed" in statuses else INTERRUPTED if "stopped" in statuses else 0)

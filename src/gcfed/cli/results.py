@@ -1,8 +1,8 @@
 """Runs from the command line: started with a progress bar, shown as tables."""
 
-import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from gcfed.errors import InputError
 from gcfed.evaluation import Record
 from gcfed.experiments import directory
 from gcfed.experiments.config import Config
-from gcfed.experiments.run import SMOOTHED, Run, find_runs, load_run, run_together
+from gcfed.experiments.recorded import Run, find_runs, load_run
+from gcfed.experiments.resuming import resume_together
+from gcfed.experiments.run import SMOOTHED, Observer, run_together
+from gcfed.experiments.store import RunStore
 from gcfed.files import write_atomically, write_json
 from gcfed.models import MODELS, count
 
@@ -60,20 +63,56 @@ class Group:
 def run_group(name: str, configs: Sequence[Config], folder: Path, quiet: bool = False) -> Group:
     """Do runs that differ in their seeds, one folder each, showing how far they are."""
     paths = [folder / f"seed-{config.seed}" for config in configs]
-    group = Group(name, paths, _run(name, configs, paths, quiet))
+    with _watched(name, configs[0].rounds, quiet) as observe:
+        group = Group(name, paths, run_together(configs, paths, observe))
+    _say_engine(paths[0], quiet)
     write_json(folder / directory.SUMMARY, group.to_json())
     return group
 
 
 def run_one(config: Config, folder: Path, quiet: bool = False) -> Group:
     """Do a run, showing how far it is."""
-    return Group(config.algorithm, [folder], _run(config.algorithm, [config], [folder], quiet))
+    with _watched(config.algorithm, config.rounds, quiet) as observe:
+        summaries = run_together([config], [folder], observe)
+    _say_engine(folder, quiet)
+    return Group(config.algorithm, [folder], summaries)
 
 
-def _run(
-    name: str, configs: Sequence[Config], paths: Sequence[Path], quiet: bool
-) -> list[dict[str, Any]]:
-    with console.progress(name, configs[0].rounds, quiet) as tick:
+def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False) -> Group:
+    """Do runs that differ in their seeds, or find them done, showing how far they are."""
+    name, before, first = configs[0].algorithm, set(store.folder.glob("*")), dict[int, int]()
+    with _watched(name, configs[0].rounds, quiet) as observe:
+
+        def watch(lines: Mapping[int, Record]) -> None:
+            for i, line in lines.items():
+                first.setdefault(i, line["round"])
+            observe(lines)
+
+        runs = store.run_together(configs, watch)
+    for i, run in enumerate(runs):
+        if run.path in before and not quiet:
+            went_on = f"went on after {first[i]} rounds" if i in first else "found"
+            console.say(f"{went_on}: {run.path}")
+    _say_engine(runs[0].path, quiet)
+    return Group(name, [run.path for run in runs], [run.summary for run in runs])
+
+
+def resume(runs: Sequence[Run], rounds: int | None, quiet: bool = False) -> Group:
+    """Go on with runs that are trained together, showing how far they are."""
+    name, total = runs[0].config.algorithm, rounds or max(run.config.rounds for run in runs)
+    with _watched(name, total, quiet) as observe:
+        resume_together(runs, rounds, observe)
+    paths = [run.path for run in runs]
+    group = Group(name, paths, [load_run(path).summary for path in paths])
+    folder = paths[0].parent
+    if (folder / directory.SUMMARY).is_file() and all(path.parent == folder for path in paths):
+        write_json(folder / directory.SUMMARY, group.to_json())
+    return group
+
+
+@contextmanager
+def _watched(name: str, rounds: int, quiet: bool) -> Iterator[Observer]:
+    with console.progress(name, rounds, quiet) as tick:
 
         def observe(lines: Mapping[int, Record]) -> None:
             scores = [line["test_accuracy"] for line in lines.values()]
@@ -81,11 +120,13 @@ def _run(
             for line in list(lines.values())[:1]:
                 tick(line["round"] + 1, f"accuracy {shown} %" if shown else "")
 
-        summaries = run_together(configs, paths, observe)
+        yield observe
+
+
+def _say_engine(path: Path, quiet: bool) -> None:
     if not quiet:
-        made = load_run(paths[0]).provenance
+        made = load_run(path).provenance
         console.say(f"engine: {made['engine']} on {made['device']} ({made['engine_reason']})")
-    return summaries
 
 
 def print_comparison(groups: Sequence[Group]) -> None:
@@ -129,6 +170,8 @@ def print_runs(group: Group) -> None:
     for summary in group.summaries:
         if "reason" in summary:
             console.say(f"seed {summary['seed']}: {_status(summary)}")
+    if group.stopped:
+        console.say(f"to go on: gcfed resume {group.paths[0]}")
 
 
 def show(path: Path) -> None:
@@ -211,12 +254,6 @@ def model_rows() -> list[tuple[str, str, str, str, str]]:
             costs = "-", "-"
         rows.append((name, *costs, MODELS.describe(name), MODELS.settable(name)))
     return rows
-
-
-def slug(config: Config) -> str:
-    """A folder's name that says what is in it."""
-    words = f"{config.algorithm} {config.dataset}".lower()
-    return re.sub(r"[^a-z0-9]+", "-", words)[:60].strip("-")
 
 
 def percent(mean: float | None, std: float | None = None) -> str:

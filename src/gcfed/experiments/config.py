@@ -22,6 +22,8 @@ def _key(default: Any, description: str, **limits: Any) -> Any:
     return Field(default, description=description, **limits)
 
 
+Memory = Literal["host", "disk"]
+
 COUNT = {"ge": 1}
 SEED = {"ge": 0, "lt": 2**32}
 POSITIVE = {"gt": 0, "allow_inf_nan": False}
@@ -48,6 +50,8 @@ class Config(BaseModel):
     partition: str = _key("dirichlet(alpha=0.1)", "who holds which examples")
     clients: int | None = _key(None, "number of clients; 100, or as many as the data has", **COUNT)
     cohort: int = _key(5, "clients that take part in a round", **COUNT)
+    sampler: str = _key("uniform", "who takes part in a round")
+    faults: str = _key("none", "what goes wrong with clients, such as 'random(dropout=0.1)'")
     rounds: int = _key(100, "number of rounds", **COUNT)
     epochs: int | None = _key(None, "a client's passes over its examples in a round; 5", **COUNT)
     steps: int | None = _key(None, "a client's steps in a round, instead of epochs", **COUNT)
@@ -70,6 +74,11 @@ class Config(BaseModel):
     engine: str = _key("auto", "how a cohort is trained")
     precision: Precision = _key("auto", "of products: float32 is strict, auto is tf32 on a GPU")
     device: str = _key("auto", "where: cpu, cuda, cuda:1; auto takes a GPU if there is one")
+    chunk: int | None = _key(None, "clients of a cohort trained and held at once; all", **COUNT)
+    memory: Memory = _key("host", "where clients' memory is kept: in the host's, or on disk")
+    checkpoint_every: int | None = _key(None, "rounds from one checkpoint to the next", **COUNT)
+    checkpoint_minutes: float = _key(5.0, "minutes from one checkpoint to the next", **POSITIVE)
+    track: tuple[str, ...] = _key((), "what follows the run: tensorboard, mlflow, wandb")
     plugins: tuple[str, ...] = _key((), "Python files that register what the keys above name")
 
     def __init__(self, **values: Any) -> None:
@@ -86,12 +95,11 @@ class Config(BaseModel):
         values = dict(values)
         if (alpha := values.pop("alpha", None)) is not None:
             values["partition"] = _dirichlet(values.get("partition", "dirichlet"), alpha)
-        match values.get("plugins"):
-            case str(one):
-                values["plugins"] = (one,)
-            case list(several):
-                values["plugins"] = tuple(several)
-        return values
+        if isinstance(values.get("plugins"), str):
+            values["plugins"] = [values["plugins"]]
+        if isinstance(values.get("track"), str):
+            values["track"] = [name.strip() for name in values["track"].split(",") if name.strip()]
+        return values | {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
 
     @model_validator(mode="after")
     def _agree(self) -> "Config":

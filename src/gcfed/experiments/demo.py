@@ -2,7 +2,7 @@
 
 from gcfed.experiments.config import Config
 
-ROUNDS = 60
+ROUNDS = 80
 SEEDS = (0, 1, 2)
 TITLE = "Fashion-MNIST 10k, MLP, 5 of 100 clients a round, Dirichlet(0.05)"
 

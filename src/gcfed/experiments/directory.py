@@ -4,19 +4,22 @@
 ``config.toml``        everything the run needed, every default written out
 ``provenance.json``    version, commit, torch, device, engine, and the partition that was drawn
 ``rounds.jsonl``       a line a round; two equal runs write the same bytes
-``timings.jsonl``      the seconds of each
+``timings.jsonl``      the seconds of each, and how many clients were trained at once
 ``summary.json``       status (running, finished, failed, stopped) and what came out
 ``model.safetensors``  the global weights
+``checkpoints/``       where the run stands: see `checkpoint`
 =====================  ===========================================================================
 """
 
+import errno
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import nn
 
@@ -24,22 +27,26 @@ from gcfed import tree
 from gcfed.data.augmentation import ImageTransform
 from gcfed.errors import InputError
 from gcfed.evaluation import Record
+from gcfed.experiments.config import Config
 from gcfed.experiments.experiment import Experiment
-from gcfed.experiments.provenance import provenance
-from gcfed.files import write_atomically, write_json, write_text
+from gcfed.experiments.journal import Journal, Mark
+from gcfed.files import append, write_json, write_text
 
 CONFIG, PROVENANCE, SUMMARY = "config.toml", "provenance.json", "summary.json"
 ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
+CHECKPOINTS = "checkpoints"
+
+RUNNING = {"status": "running"}
 
 ABOUT = "gcfed"
 OF_DATASET = "of the data set"
 """Stands for a transform that is code, which only its data set can make again."""
 
 
-def create(path: Path) -> Path:
-    """A new folder; one that is there already is never written into."""
+def create(path: Path, *, exist_ok: bool = False) -> Path:
+    """A new folder; one that is there already is only written into if that is ``exist_ok``."""
     try:
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
         raise InputError(f"{path} cannot be made: {error.strerror}") from None
     return path
@@ -66,31 +73,66 @@ def unused(parent: Path, name: str) -> Path:
 class RunDirectory:
     """Writes a run into a folder, line by line as it goes."""
 
-    def __init__(self, path: Path, experiment: Experiment, together: Sequence[int]) -> None:
-        self.path = create(path)
-        write_text(path / CONFIG, experiment.config.to_toml())
-        write_json(path / PROVENANCE, provenance(experiment, together))
-        write_json(path / SUMMARY, {"status": "running"})
-        for name in (ROUNDS, TIMINGS):
-            (path / name).touch()
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rounds = Journal(path / ROUNDS)
         self._before = time.perf_counter()
 
-    def append(self, line: Record) -> None:
-        """Write a round's line, and the seconds since the one before."""
+    def describe(self, config: Config, provenance: Mapping[str, Any]) -> None:
+        """Say what the run is; it is a run once it has a summary too."""
+        write_json(self.path / PROVENANCE, provenance)
+        write_text(self.path / CONFIG, config.to_toml())
+
+    def rewind(self, mark: Mark, num_rounds: int) -> None:
+        """Go on after so many rounds, at ``mark`` in their lines."""
+        self.rounds.cut(mark)
+        timings = self.timings()[:num_rounds]
+        write_text(self.path / TIMINGS, "".join(f"{json.dumps(line)}\n" for line in timings))
+        write_json(self.path / SUMMARY, RUNNING)
+        for path in self.path.glob(".*.part"):  # of a process that was killed
+            path.unlink()
+        self._before = time.perf_counter()
+
+    def append(self, line: Record, chunk: int | None) -> None:
+        """Write a round's line, and apart from it what another machine would do otherwise.
+
+        Which is the seconds since the line before, and how many clients there was memory for.
+        """
         now = time.perf_counter()
         seconds, self._before = now - self._before, now
         timing = {"round": line["round"], "seconds": round(seconds, 6), "at": round(time.time(), 3)}
-        for name, value in ((ROUNDS, line), (TIMINGS, timing)):
-            with (self.path / name).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(value, allow_nan=False) + "\n")
+        timing |= {"chunk": chunk}
+        append(self.path / TIMINGS, json.dumps(timing).encode() + b"\n")
+        self.rounds.append(line)
 
-    def finish(
-        self, summary: Mapping[str, Any], module: nn.Module, about: Mapping[str, Any]
-    ) -> None:
-        """Write the weights, then the summary that says they are there."""
-        metadata = {ABOUT: json.dumps(about)}  # one entry: safetensors writes several in any order
-        write_atomically(self.path / WEIGHTS, lambda p: save_model(module, str(p), metadata))
+    def timings(self) -> list[dict[str, Any]]:
+        """What can be read of the timings, of which nothing depends but last bits."""
+        try:
+            return read_lines(self.path / TIMINGS)
+        except InputError:
+            return []
+
+    def summarize(self, summary: Mapping[str, Any]) -> None:
         write_json(self.path / SUMMARY, summary)
+
+
+def save_module(path: Path, module: nn.Module, about: Mapping[str, Any]) -> None:
+    """Write weights, and what it takes to make their model again."""
+    metadata = {ABOUT: json.dumps(about)}  # one entry: safetensors writes several in any order
+    try:
+        save_model(module, str(path), metadata)
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(path)) from error
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON; a torn last one is left out."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    lines = text.split("\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
 
 
 def about_model(experiment: Experiment) -> dict[str, Any]:

@@ -18,22 +18,24 @@ from gcfed.data import (
     PARTITIONS,
     Dataset,
     FederatedData,
-    Partition,
     data_dir,
     split_validation,
 )
-from gcfed.data.partitions import by
+from gcfed.data.divide import divide
 from gcfed.data.statistics import PartitionStatistics, partition_statistics
+from gcfed.data.user import settled
 from gcfed.engines import ENGINES, resolve
 from gcfed.errors import InputError
 from gcfed.evaluation import Metric, Record, TestSet, accuracy, record
 from gcfed.experiments.config import Config
 from gcfed.experiments.plugins import load_plugins
+from gcfed.experiments.spill import DiskStore, Folder
 from gcfed.local import Loss
 from gcfed.model import Model
 from gcfed.models import MODELS
+from gcfed.participation import FAULTS, SAMPLERS
 from gcfed.registry import Registry
-from gcfed.round import RoundResult
+from gcfed.round import Clients, RoundResult, Snapshot, start
 from gcfed.setup import Setup, cross_entropy
 from gcfed.spec import parse, to_text
 
@@ -61,6 +63,14 @@ class Experiment:
     statistics: PartitionStatistics
     dataset: Dataset
 
+    def begin(self, folder: Path | None = None) -> Snapshot:
+        """Where the run begins; clients' memory that goes to disk goes into ``folder``."""
+        server, clients = start(self.setup)
+        if self.config.memory == "disk":
+            spilled = Folder(folder)
+            clients = Clients(DiskStore(spilled), DiskStore(spilled), DiskStore(spilled))
+        return Snapshot(-1, server, clients)
+
     def record(self, result: RoundResult) -> Record:
         """The line of a round, evaluated when it is due and at the end."""
         number, every = result.round + 1, self.config.evaluate_every
@@ -85,7 +95,7 @@ def build(
     if config.validation:
         rng = random.generator("validation", seed)
         dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
-    partition = _partition(config, dataset, seed)
+    partition = divide(config.partition, dataset.pool, config.clients, seed)
     model = _model(config, dataset, given.module).to(device)
     setup = Setup(
         algorithm=algorithm,
@@ -98,6 +108,9 @@ def build(
         loss=given.loss,
         transform=dataset.transform,
         buffers=config.buffers,
+        chunk=config.chunk,
+        sampler=SAMPLERS.parse(config.sampler),
+        faults=FAULTS.parse(config.faults)(),
         initial=model.params,
     )
     metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
@@ -112,14 +125,22 @@ def build(
 
 def _names(config: Config, given: Given) -> dict[str, str]:
     """What is named in a config, its hyper-parameters written out."""
-    named: dict[str, Registry[Any]] = {"partition": PARTITIONS}
+    named: dict[str, Registry[Any]] = {
+        "partition": PARTITIONS,
+        "sampler": SAMPLERS,
+        "faults": FAULTS,
+    }
     if given.dataset is None:
         named["dataset"] = DATASETS
     if given.module is None:
         named["model"] = MODELS
     if config.engine != "auto":
         ENGINES[config.engine]  # has no hyper-parameters, but may be misspelt
-    return {key: registry.canonical(getattr(config, key)) for key, registry in named.items()}
+    names = {key: registry.canonical(getattr(config, key)) for key, registry in named.items()}
+    if "dataset" in names:  # its path holds wherever the config is read
+        root = data_dir(None if config.data_dir is None else Path(config.data_dir))
+        names["dataset"] = settled(config.dataset, root)
+    return names
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
@@ -185,14 +206,6 @@ def read_dataset(text: str, folder: str | None) -> Dataset:
 
 def _dataset(config: Config) -> Dataset:
     return read_dataset(config.dataset, config.data_dir)
-
-
-def _partition(config: Config, dataset: Dataset, seed: int) -> Partition:
-    divide, clients = PARTITIONS.parse(config.partition), config.clients
-    if clients is None and divide.func is not by:  # which finds its clients in the data
-        clients = 100
-    drawn = divide(dataset.pool, clients, random.generator("partition", seed))
-    return _of_type(Partition, f"partition {config.partition}", drawn)
 
 
 def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:

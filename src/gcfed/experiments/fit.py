@@ -73,7 +73,7 @@ def fit(
     )
     experiment = build(make({**settings, **named}, "fit"), given)
     records: list[Record] = []
-    for result in simulate(experiment.setup, keep_uploads=False):
+    for result in simulate(experiment.setup, experiment.begin(), keep_uploads=False):
         records.append(experiment.record(result))
         server = result.server
         if on_round is not None:

@@ -1,9 +1,10 @@
 """Where a run came from: what it was made with, and on what."""
 
+import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,36 @@ import torch
 
 from gcfed.evaluation import weights_sha256
 from gcfed.experiments.experiment import Experiment
+from gcfed.experiments.identity import digest, identity
 from gcfed.round import start
 
 PACKAGE = Path(__file__).parents[1]
 
 
-def provenance(experiment: Experiment, together: Sequence[int]) -> dict[str, Any]:
-    """What besides its config may change a run's last bits, or explain them.
+def provenance(
+    experiment: Experiment, path: Path, together: Mapping[Path, Experiment]
+) -> dict[str, Any]:
+    """What a run is, and what besides its config may change its last bits, or explain them.
 
-    ``together``: the seeds of the runs whose clients were trained at once.
+    ``together``: the runs whose clients are trained at once, by their folders.
     """
-    setup, device = experiment.setup, experiment.setup.data.y.device
-    server = start(setup).server
+    setup = experiment.setup
+    server, which = start(setup).server, identity(experiment)
+    return {
+        **environment(setup.device),
+        "engine": setup.chosen.name,
+        "engine_reason": setup.chosen.reason,
+        "seeds_together": [e.config.seed for e in together.values()],
+        "runs_together": [os.path.relpath(other, path) for other in together],
+        "initial_weights_sha256": weights_sha256({**server.params, **server.buffers}),
+        "partition": experiment.statistics.to_json(),
+        "identity_sha256": digest(which),
+        "identity": which,
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What runs are run with."""
     return {
         "gcfed": version("gcfed"),
         "commit": _commit(),
@@ -34,12 +53,7 @@ def provenance(experiment: Experiment, together: Sequence[int]) -> dict[str, Any
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
-        "engine": setup.chosen.name,
-        "engine_reason": setup.chosen.reason,
-        "seeds_together": list(together),
         "command": sys.argv,
-        "initial_weights_sha256": weights_sha256({**server.params, **server.buffers}),
-        "partition": experiment.statistics.to_json(),
     }
 
 

@@ -1,0 +1,104 @@
+"""The command that sets runs side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table as Drawn
+from rich.text import Text
+
+from gcfed.cli import console
+from gcfed.cli.options import Plugins
+from gcfed.errors import InputError, unknown
+from gcfed.experiments.compare import FORMATS, Comparison, compare as compare_runs
+from gcfed.experiments.tables import Cell, Mark, Table, plain
+from gcfed.files import write_atomically
+
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
+PICTURES = (".png", ".pdf", ".svg")
+STYLES: dict[Mark, str] = {"best": "bold", "second": "underline", "": ""}
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", hidden=True)],
+    target: Annotated[
+        float | None, typer.Option(help="An accuracy, such as 0.6: rounds and bytes to it.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are compared with, seed by seed.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="markdown, latex, csv, json or text.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A file to make, of the table.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="A file to make, of curves.")
+    ] = None,
+    plugin: Plugins = None,
+) -> None:
+    """Compare runs: mean and deviation over seeds, and differences.
+
+    RUNS are run directories, or folders of them.  Runs that differ in their seed alone form a
+    group.  The format of a file is that of its name, if none is given.
+    """
+    form = _form(form, out)
+    for path in filter(None, (out, plot)):
+        _refuse(path)
+    if plot is not None and plot.suffix not in PICTURES:
+        raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {plot}")
+    found = compare_runs(runs, target=target, baseline=baseline)
+    if out is None and form is not None:
+        print(found.render(form), end="")
+    else:
+        _show(found.table())
+    if out is not None and form is not None:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(found.render(form))
+        console.say(f"table  {out}")
+    if plot is not None:
+        _draw(found, plot)
+        console.say(f"plot  {plot}")
+
+
+def _form(form: str | None, out: Path | None) -> str | None:
+    """The format that is asked for, by name or by a file's suffix."""
+    if form is not None and form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+    if form is None and out is not None:
+        form = SUFFIXES.get(out.suffix)
+        if form is None:
+            raise InputError(f"say what {out} is to hold: --format {', '.join(FORMATS)}")
+    return form
+
+
+def _refuse(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise InputError(f"{path} exists already: name another file")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path} cannot be made: there is no folder {path.absolute().parent}")
+
+
+def _draw(found: Comparison, path: Path) -> None:
+    figure = found.plot()
+    write_atomically(path, lambda p: figure.savefig(p, format=path.suffix[1:], dpi=150))
+
+
+def _show(table: Table) -> None:
+    """On a terminal the best in bold and the second underlined; elsewhere with * and +."""
+    if not console.out.is_terminal:
+        print(plain(table), end="")
+        return
+    for block in table.blocks:
+        if block.title:
+            console.tell(block.title)
+        drawn = Drawn(*map(escape, table.columns), box=None, padding=(0, 2, 0, 0))
+        for row in block.rows:
+            drawn.add_row(*map(_styled, row))
+        console.out.print(drawn)
+    for note in table.notes:
+        console.tell(note)
+
+
+def _styled(cell: Cell) -> Text:
+    return Text.assemble((cell.value, STYLES[cell.mark]), cell.rest)

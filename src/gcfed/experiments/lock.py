@@ -1,0 +1,83 @@
+"""One process at a time writes a run."""
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from gcfed.errors import InputError
+
+LOCK = ".lock"
+
+_held: set[Path] = set()
+"""What this process has locked: a system's locks are between processes."""
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(handle: int) -> None:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> None:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not a child's too
+
+
+@contextmanager
+def locked(paths: Sequence[Path]) -> Iterator[None]:
+    """Inside, these run directories are this process's own.
+
+    The system holds the locks, and lets go of them when the process ends, however it ends: the file
+    that a killed process leaves behind locks nothing.  It says who has it, for others to read.
+    """
+    with ExitStack() as stack:
+        for path in sorted(paths, key=Path.resolve):  # in one order, so that nobody waits in a ring
+            stack.enter_context(_locked(path))
+        yield
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    real = path.resolve()
+    if real in _held:  # opening its file again would end the lock when that is closed
+        raise InputError(f"{path} is being written by this very process")
+    handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            _try_lock(handle)
+        except OSError:
+            raise InputError(f"{path} is being written by {_holder(handle)}") from None
+        _held.add(real)
+        try:
+            _write(handle, {"pid": os.getpid(), "host": platform.node(), "since": time.time()})
+            yield
+        finally:
+            _held.remove(real)
+            _write(handle, None)
+    finally:
+        os.close(handle)
+
+
+def _write(handle: int, holder: dict[str, Any] | None) -> None:
+    with suppress(OSError):  # on a full disk, the lock holds without a name
+        os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.write(handle, json.dumps(holder).encode() if holder else b"")
+
+
+def _holder(handle: int) -> str:
+    try:
+        found = json.loads(os.read(handle, 4096))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
+        return (
+            f"process {found['pid']} on {found['host']} since {since}: "
+            "wait until it ends, or end it, and go on with gcfed resume"
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

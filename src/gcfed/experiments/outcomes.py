@@ -1,0 +1,159 @@
+"""What came out of runs, over their seeds, and against a baseline with the same seeds.
+
+Accuracies are fractions.  ``final`` is the mean of the last ten evaluations, as in the tables of
+the GC-Fed paper; a target counts as reached in the first round whose moving average over ten
+evaluations (as in its figures) is there.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gcfed.errors import InputError, unknown
+from gcfed.experiments.groups import Group
+from gcfed.experiments.labels import short
+from gcfed.experiments.recorded import Run
+from gcfed.experiments.student import Paired, paired
+from gcfed.experiments.writer import SMOOTHED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one run; of one that has not finished, nothing."""
+
+    run: Run
+    final: float | None = None
+    best: float | None = None
+    rounds_to_target: int | None = None
+    bytes_to_target: int | None = None
+
+    @property
+    def seed(self) -> int:
+        return self.run.config.seed
+
+    @property
+    def status(self) -> str:
+        return str(self.run.summary["status"])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The mean and the standard deviation of n values; one value has no deviation."""
+
+    n: int
+    mean: float | None
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a group; ``difference`` is to the final accuracy of the ``baseline``."""
+
+    group: Group
+    outcomes: tuple[Outcome, ...]
+    baseline: str | None = None
+    difference: Paired | None = None
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def failed(self) -> list[Outcome]:
+        return [o for o in self.outcomes if o.status == "failed"]
+
+    @cached_property
+    def chance(self) -> float | None:
+        """What guessing scores, where a run diverged: the paper's tables show such runs by it."""
+        for outcome in self.failed:
+            if outcome.run.summary.get("diverged"):
+                classes = outcome.run.provenance.get("partition", {}).get("classes")
+                return 1 / classes if classes else None
+        return None
+
+    def spread(self, field: str) -> Spread:
+        """Of one field of its outcomes, where it is known."""
+        found = (getattr(outcome, field) for outcome in self.outcomes)
+        values = [value for value in found if value is not None]
+        mean = statistics.fmean(values) if values else None
+        return Spread(len(values), mean, statistics.stdev(values) if len(values) > 1 else None)
+
+
+def result(group: Group, target: float | None = None) -> Result:
+    return Result(group, tuple(outcome(run, target) for run in group.runs))
+
+
+def outcome(run: Run, target: float | None = None) -> Outcome:
+    """What came out of a run; one that has not finished reaches no target."""
+    if run.summary["status"] != "finished":
+        return Outcome(run)
+    final, best = run.summary["test_accuracy"], run.summary["test_accuracy_best"]
+    if final is None:
+        raise InputError(f"{run.path} has no test accuracy to compare")
+    reached = None if target is None else rounds_to(run, target)
+    lines = run.records[: reached or 0]
+    sent = sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+    return Outcome(run, final, best, reached, sent if reached else None)
+
+
+def rounds_to(run: Run, target: float) -> int | None:
+    """How many rounds it takes until the mean of the last ten accuracies is ``target``.
+
+    At the start it is the mean of those there are, as in the figures.
+    """
+    recent: list[float] = []
+    for number, line in enumerate(run.records, 1):
+        if (score := line["test_accuracy"]) is None:
+            continue
+        recent = [*recent, score][-SMOOTHED:]
+        if statistics.fmean(recent) >= target:
+            return number
+    return None
+
+
+def against(results: Sequence[Result], baseline: str) -> tuple[list[Result], list[str]]:
+    """Results with their differences to the baseline of their task, and notes on what is amiss.
+
+    The baseline is a group's name, or an algorithm however it is written.
+    """
+    bases = [r for r in results if baseline == r.name or short(baseline) == r.group.algorithm]
+    if not bases:
+        raise unknown("baseline", baseline, {r.name for r in results})
+    notes: list[str] = []
+    return [_against(r, bases, baseline, notes) for r in results], notes
+
+
+def _against(found: Result, bases: Sequence[Result], baseline: str, notes: list[str]) -> Result:
+    if any(found is base for base in bases):
+        return found
+    near = [base for base in bases if base.group.task == found.group.task]
+    alike = [base for base in near if _but_algorithm(base) == _but_algorithm(found)]
+    candidates = alike or near
+    if not candidates:
+        notes.append(f"{found.name}: no run of {baseline} shares its task, so it has no difference")
+        return found
+    if len(candidates) > 1:
+        names = " or ".join(repr(base.name) for base in candidates)
+        notes.append(f"{found.name}: {baseline} may be {names}; say which, for a difference")
+        return found
+    base = candidates[0]
+    if base not in alike:
+        notes.append(f"{found.name} is compared with {base.name}: not the algorithm alone differs")
+    return _paired(found, base, notes)
+
+
+def _but_algorithm(found: Result) -> dict[str, object]:
+    return {key: v for key, v in found.group.settings.items() if key != "algorithm"}
+
+
+def _paired(found: Result, base: Result, notes: list[str]) -> Result:
+    """Seed by seed, for the seeds that finished in both."""
+    finals = {o.seed: o.final for o in base.outcomes if o.final is not None}
+    differences = [
+        o.final - finals[o.seed] for o in found.outcomes if o.final is not None and o.seed in finals
+    ]
+    if not differences:
+        notes.append(f"{found.name}: no seed finished in both it and {base.name}")
+        return found
+    return replace(found, baseline=base.name, difference=paired(differences))

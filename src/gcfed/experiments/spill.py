@@ -1,0 +1,73 @@
+"""Clients' rows in files, for those that do not fit in memory."""
+
+import itertools
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+
+from gcfed import tree
+from gcfed.experiments.trees import from_bytes, to_bytes
+from gcfed.files import naming
+from gcfed.store import Row, Trie, apart
+
+PREFIX = ".spill-"
+
+
+class Folder:
+    """A folder that goes with the last store that refers to it."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._numbers = itertools.count()
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def new(self) -> Path:
+        return self.path / f"{next(self._numbers)}.safetensors"
+
+
+class Spilled:
+    """A row in a file, which goes with the last version of the store that holds it."""
+
+    def __init__(self, path: Path, row: Any) -> None:
+        self.path = path
+        with naming(path):
+            path.write_bytes(to_bytes(row))
+        weakref.finalize(self, path.unlink, missing_ok=True).atexit = False
+
+    def read(self) -> Any:
+        return from_bytes(self.path.read_bytes())
+
+
+@dataclass(frozen=True)
+class DiskStore(Generic[Row]):
+    """Rows in files of a folder; in memory is which client's is where."""
+
+    folder: Folder
+    rows: Trie[Spilled] = field(default_factory=Trie)
+
+    def gather(self, ids: Sequence[int], init: Callable[[], Row], device: torch.device) -> Row:
+        found = [self.rows.find(i) for i in ids]
+        rows = [init() if spilled is None else spilled.read() for spilled in found]
+        return tree.stack([tree.map(lambda x: x.to(device), row) for row in rows])
+
+    def scatter(self, ids: Sequence[int], stacked: Row) -> "DiskStore[Row]":
+        rows = {i: Spilled(self.folder.new(), row) for i, row in apart(ids, stacked)}
+        return DiskStore(self.folder, self.rows.replace(rows)) if rows else self
+
+    def items(self) -> Iterator[tuple[int, Row]]:
+        return self.changed(DiskStore(self.folder))
+
+    def changed(self, since: "DiskStore[Row]") -> Iterator[tuple[int, Row]]:
+        return ((client, spilled.read()) for client, spilled in self.rows.changed(since.rows))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what has been spilled, by a process that was killed or by this one."""
+    for path in folder.glob(f"{PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,108 @@
+"""The run store: a folder of run directories, each found by what its numbers depend on."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from gcfed.errors import InputError
+from gcfed.experiments import directory
+from gcfed.experiments.config import Config
+from gcfed.experiments.experiment import Experiment
+from gcfed.experiments.identity import digest, identity
+from gcfed.experiments.lock import locked
+from gcfed.experiments.recorded import Run, find_runs, load_run
+from gcfed.experiments.resuming import is_done, resume_together
+from gcfed.experiments.run import Observer, begin, build_together, renumbered, writing
+from gcfed.experiments.trackers import require
+
+STORE = Path("runs")
+LENGTH = 10  # digits of a hash in a folder's name
+
+
+class RunStore:
+    """Runs in a folder.  Asked for twice, a run is found; asked for more rounds, it goes on."""
+
+    def __init__(self, folder: str | Path = STORE) -> None:
+        self.folder = Path(folder)
+
+    def runs(self) -> list[Run]:
+        return find_runs(self.folder)
+
+    def find(self, config: Config) -> Run | None:
+        """The run of a config, with however many rounds it has so far."""
+        (experiment,) = build_together([config])
+        return self._find(digest(identity(experiment)))
+
+    def run(self, config: Config, observe: Observer | None = None) -> Run:
+        """Do a run, or find it done."""
+        return self.run_together([config], observe)[0]
+
+    def run_together(self, configs: Sequence[Config], observe: Observer | None = None) -> list[Run]:
+        """Do several runs that differ in their seeds, or find them done.
+
+        New ones are trained together.  Those that are there go on with the runs and the engine that
+        they began with.
+        """
+        require(configs[0].track)
+        experiments = build_together(configs)
+        hashes = [digest(identity(experiment)) for experiment in experiments]
+        self._go_on(configs, hashes, observe)
+        self._begin(configs, experiments, hashes, observe)
+        return [self._sure(sha256) for sha256 in hashes]
+
+    def _go_on(
+        self, configs: Sequence[Config], hashes: Sequence[str], observe: Observer | None
+    ) -> None:
+        """Take the runs that are there to their last round, set by set."""
+        for config, sha256 in zip(configs, hashes, strict=True):
+            run = self._find(sha256)
+            if run is None or is_done(run, config.rounds):
+                continue
+            runs = run.together()
+            where = {
+                k: hashes.index(other.provenance["identity_sha256"])
+                for k, other in enumerate(runs)
+                if other.provenance["identity_sha256"] in hashes
+            }
+            rounds = max(config.rounds, *(other.num_rounds for other in runs))
+            resume_together(runs, rounds, renumbered(observe, where))
+
+    def _begin(
+        self,
+        configs: Sequence[Config],
+        experiments: Sequence[Experiment],
+        hashes: Sequence[str],
+        observe: Observer | None,
+    ) -> None:
+        """Do the runs that are not there, together."""
+        new = [i for i, sha256 in enumerate(hashes) if self._find(sha256) is None]
+        if not new:
+            return
+        paths = [self.folder / _name(configs[i], hashes[i]) for i in new]
+        for path in paths:
+            directory.create(path, exist_ok=True)
+        with locked(paths), writing(paths[0]):
+            if any((path / directory.SUMMARY).exists() for path in paths):
+                raise InputError(f"another process has just done a run in {self.folder}: ask again")
+            told = renumbered(observe, dict(enumerate(new)))
+            begin([experiments[i] for i in new], paths, told)
+
+    def _find(self, sha256: str) -> Run | None:
+        for path in sorted(self.folder.glob(f"*-{sha256[:LENGTH]}")):
+            if (path / directory.SUMMARY).is_file():
+                run = load_run(path)
+                if run.provenance["identity_sha256"] == sha256:
+                    return run
+        return None
+
+    def _sure(self, sha256: str) -> Run:
+        run = self._find(sha256)
+        assert run is not None
+        return run
+
+
+def _name(config: Config, sha256: str) -> str:
+    """A folder's name that says what is in it."""
+    words = f"{config.algorithm} {config.dataset} {config.model}".lower()
+    short = re.sub(r"[^a-z0-9]+", "-", words)[:60].strip("-")
+    return f"{short}-seed-{config.seed}-{sha256[:LENGTH]}"

@@ -1,0 +1,177 @@
+"""A run on its way: where it stands, its lines, and how it ends."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gcfed.errors import DivergedError
+from gcfed.evaluation import Record
+from gcfed.experiments import directory, spill
+from gcfed.experiments.checkpoint import Best, Checkpoint, Checkpoints
+from gcfed.experiments.config import Config
+from gcfed.experiments.directory import RunDirectory, about_model, save_module
+from gcfed.experiments.experiment import Experiment
+from gcfed.experiments.journal import Mark
+from gcfed.files import write_atomically
+from gcfed.round import RoundResult, Server, Snapshot
+
+SMOOTHED = 10  # the paper's tables average the last ten rounds
+
+
+class Place(NamedTuple):
+    """Somewhere a run can go on from."""
+
+    checkpoint: Checkpoint | None
+    snapshot: Snapshot
+    lines: list[Record]
+
+
+class RunWriter:
+    """Keeps a run as it goes; to begin with, go to a place: `beginning`, or one `load` gives."""
+
+    def __init__(self, experiment: Experiment, path: Path) -> None:
+        self.experiment, self.path = experiment, path
+        self.directory = RunDirectory(path)
+        spill.sweep(path)
+        self._start = experiment.begin(path)
+        folder, seed = path / directory.CHECKPOINTS, experiment.config.seed
+        self.checkpoints = Checkpoints(folder, seed, self._start.clients)
+        self.snapshot, self.lines = self._start, list[Record]()
+        self.ended: dict[str, Any] = {}
+        self._best: Best | None = None
+        self._best_score = float("-inf")
+        self._num_saved = 0
+
+    @property
+    def beginning(self) -> Place:
+        return Place(None, self._start, [])
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.ended.get("diverged"))
+
+    @property
+    def is_through(self) -> bool:
+        return len(self.lines) >= self.experiment.config.rounds
+
+    def load(self, num_rounds: int) -> Place:
+        """The place after so many rounds, if it was saved."""
+        checkpoint = self.checkpoints.read(num_rounds)
+        lines = self.directory.rounds.read(checkpoint.lines)
+        snapshot = self.checkpoints.load(checkpoint, self.experiment.setup.device)
+        return Place(checkpoint, snapshot, lines)
+
+    def go(self, place: Place) -> None:
+        """Stand there, and forget what was written of later rounds."""
+        checkpoint, self.snapshot, self.lines = place
+        self._num_saved = 0 if checkpoint is None else checkpoint.rounds
+        self.checkpoints.rewind(checkpoint, self.snapshot.clients)
+        mark = Mark() if checkpoint is None else checkpoint.lines
+        self.directory.rewind(mark, self._num_saved)
+        for line in self.lines:
+            self._is_best(line)
+
+    def keep_chunk(self) -> None:
+        """Train as many clients at once as in the round before, where memory was short."""
+        for timing in self.directory.timings()[-1:]:
+            setup = replace(self.experiment.setup, chunk=timing["chunk"])
+            self.experiment = replace(self.experiment, setup=setup)
+
+    def add(self, outcome: RoundResult | DivergedError) -> Record | None:
+        """Write a round down; gives its line, if it has one."""
+        if isinstance(outcome, DivergedError):
+            self.end("failed", outcome.reason, diverged=True)
+            self.finish()
+            return None
+        line = self.experiment.record(outcome)
+        self.directory.append(line, outcome.chunk)
+        self.lines.append(line)
+        self.snapshot = Snapshot(outcome.round, outcome.server, outcome.clients)
+        if self._is_best(line):
+            self._best = Best(outcome.round, partial(self._save_model, outcome.server))
+        return line
+
+    def save(self) -> None:
+        """Write a checkpoint, unless this round has one or the run is over."""
+        num_rounds = self.snapshot.round + 1
+        if self.diverged or num_rounds == self._num_saved:
+            return
+        self.checkpoints.save(self.snapshot, self.directory.rounds.mark(), self._best)
+        self._num_saved = num_rounds
+
+    def end(self, status: str, reason: str, *, diverged: bool = False) -> None:
+        """Say how a run ended, and in which round; the first reason counts."""
+        if not self.ended:
+            self.ended = {"status": status, "reason": reason, "round": len(self.lines)}
+            self.ended |= {"diverged": True} if diverged else {}
+
+    def finish(self) -> dict[str, Any]:
+        """Write a last checkpoint, the weights and the summary, which is the result."""
+        if self.directory.rounds.num_lines == self.snapshot.round + 1:  # or was it cut short?
+            self.save()
+            weights = partial(self._save_model, self.snapshot.server)
+            write_atomically(self.path / directory.WEIGHTS, weights)
+        return self.summarize()
+
+    def close(self) -> None:
+        """Let go of what is only needed while the run goes on."""
+        spill.sweep(self.path)
+
+    def summarize(self) -> dict[str, Any]:
+        ended = self.ended or {"status": "finished"}
+        summary = {**ended, **summarize(self.experiment.config, self.lines)}
+        self.directory.summarize(summary)
+        return summary
+
+    def _is_best(self, line: Record) -> bool:
+        score = line[_split(self.experiment.config)]
+        if score is None or score <= self._best_score:
+            return False
+        self._best_score = score
+        return True
+
+    def _save_model(self, server: Server, path: os.PathLike[str]) -> None:
+        module = self.experiment.setup.model.module(server.params, server.buffers)
+        save_module(Path(path), module, about_model(self.experiment))
+
+
+def _split(config: Config) -> str:
+    """What rounds are chosen by."""
+    return "validation_accuracy" if config.validation else "test_accuracy"
+
+
+def summarize(config: Config, lines: Sequence[Record]) -> dict[str, Any]:
+    """What came out of a run; accuracies are fractions.
+
+    ``test_accuracy`` is the mean of the last ten evaluations; the best one is chosen on the
+    validation examples where there are any.
+    """
+    tested = [line for line in lines if line["tested"] is not None]
+    scored = [line for line in tested if line["test_accuracy"] is not None]
+    best: Mapping[str, Any] = max(scored, key=lambda line: line[_split(config)], default={})
+    summary = {
+        "algorithm": config.algorithm,
+        "dataset": config.dataset,
+        "model": config.model,
+        "seed": config.seed,
+        "rounds": len(lines),
+        "test_accuracy": _mean_of_last(scored, "test_accuracy"),
+        "test_accuracy_last": scored[-1]["test_accuracy"] if scored else None,
+        "test_accuracy_best": best.get("test_accuracy"),
+        "best_round": best.get("round"),
+        "test_loss": tested[-1]["test_loss"] if tested else None,
+        "bytes_up": sum(line["bytes_up"] for line in lines),
+        "bytes_down": sum(line["bytes_down"] for line in lines),
+        "weights_sha256": lines[-1]["weights_sha256"] if lines else None,
+    }
+    if config.validation:
+        summary["validation_accuracy"] = _mean_of_last(scored, "validation_accuracy")
+    return summary
+
+
+def _mean_of_last(lines: Sequence[Record], name: str) -> float | None:
+    values = [line[name] for line in lines[-SMOOTHED:]]
+    return sum(values) / len(values) if values else None

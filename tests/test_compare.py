@@ -1,0 +1,480 @@
+"""Runs side by side: groups, statistics, tables, and the command that prints them."""
+
+import csv
+import io
+import json
+import math
+import statistics
+
+import pytest
+from made_runs import make_run, make_runs
+from rich.console import Console
+
+from gcfed import InputError
+from gcfed.cli import console
+from gcfed.experiments.compare import FORMATS, compare
+from gcfed.experiments.labels import short
+from gcfed.experiments.student import incomplete_beta, paired, t_quantile, two_sided
+from gcfed.experiments.tables import Cell, ranked
+
+pytest_plugins = ["running"]
+
+REASON = "the updates of clients [1] are not finite"
+DIVERGED = {"status": "failed", "ended": {"reason": REASON, "diverged": True}}
+TABLE = {  # two-sided 0.05, 0.01 and 0.001, as printed tables have them
+    1: (12.706, 63.657, 636.619),
+    2: (4.303, 9.925, 31.599),
+    3: (3.182, 5.841, 12.924),
+    4: (2.776, 4.604, 8.610),
+    9: (2.262, 3.250, 4.781),
+    30: (2.042, 2.750, 3.646),
+    120: (1.980, 2.617, 3.373),
+}
+
+
+@pytest.fixture
+def two(tmp_path):
+    """FedAvg and GC-Fed with three seeds each."""
+    make_runs(tmp_path / "a", [0.5, 0.6, 0.7], algorithm="fedavg")
+    make_runs(tmp_path / "b", [0.6, 0.65, 0.9], algorithm="gcfed")
+    return tmp_path
+
+
+def cells(comparison):
+    """The texts of a table, by the name of its group."""
+    return {
+        name.value: [cell.value + cell.rest for cell in row]
+        for block in comparison.table().blocks
+        for name, *row in block.rows
+    }
+
+
+def marks(comparison, column):
+    return [row[column].mark for block in comparison.table().blocks for row in block.rows]
+
+
+# Student's t
+
+
+@pytest.mark.parametrize("df", TABLE)
+def test_quantiles_are_those_of_the_tables(df):
+    for tail, value in zip((0.05, 0.01, 0.001), TABLE[df], strict=True):
+        assert t_quantile(1 - tail / 2, df) == pytest.approx(value, abs=6e-4)
+        assert two_sided(t_quantile(1 - tail / 2, df), df) == pytest.approx(tail, rel=1e-10)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.1, 1.0, 2.5, 40.0])
+def test_p_values_that_have_a_closed_form(t):
+    cauchy = 1 - 2 / math.pi * math.atan(t)  # one degree of freedom
+    assert two_sided(t, 1) == pytest.approx(cauchy, rel=1e-11)
+    assert two_sided(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-9)
+    assert two_sided(-t, 7) == two_sided(t, 7)
+
+
+def test_incomplete_beta():
+    assert incomplete_beta(1, 1, 0.3) == pytest.approx(0.3)
+    assert incomplete_beta(2, 3, 0.4) == pytest.approx(0.5248)  # a polynomial
+    assert (incomplete_beta(2, 3, 0), incomplete_beta(2, 3, 1)) == (0, 1)
+    assert incomplete_beta(500, 0.5, 0.999) + incomplete_beta(0.5, 500, 0.001) == pytest.approx(1)
+
+
+def test_paired_differences():
+    """Student's own: the extra sleep of ten patients (Biometrika 1908), p = 0.00283."""
+    sleep = paired([1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4])
+    assert sleep.mean == pytest.approx(1.58)
+    assert sleep.p == pytest.approx(0.002833, abs=1e-6)
+    assert (sleep.low, sleep.high) == pytest.approx((0.7001142, 2.4598858))
+
+
+def test_one_difference_has_no_interval_and_equal_ones_no_test():
+    one = paired([0.1])
+    assert (one.n, one.mean, one.low, one.high, one.p) == (1, 0.1, None, None, None)
+    same = paired([0.25, 0.25])
+    assert (same.low, same.high, same.p) == (0.25, 0.25, None)
+
+
+# groups
+
+
+def test_runs_that_differ_in_their_seed_alone_form_a_group(two):
+    found = compare(two)
+    assert [(r.name, r.group.seeds) for r in found.results] == [
+        ("fedavg", (0, 1, 2)),
+        ("gcfed", (0, 1, 2)),
+    ]
+    assert found.notes == ("the groups differ in: algorithm",)
+
+
+def test_how_a_run_was_computed_makes_no_group_but_is_said(tmp_path):
+    make_run(tmp_path / "a", [0.5], seed=0, engine="vectorized", precision="float32")
+    make_run(tmp_path / "b", [0.5], seed=1, engine="sequential", precision="tf32")
+    found = compare(tmp_path)
+    assert len(found.results) == 1
+    assert found.notes == (
+        "the runs differ in engine: sequential, vectorized",
+        "the runs differ in precision: float32, tf32",
+    )
+
+
+def test_settings_that_differ_are_never_silent(tmp_path):
+    make_runs(tmp_path / "a", [0.5, 0.6], lr=0.01)
+    make_runs(tmp_path / "b", [0.6, 0.7], lr=0.05)
+    found = compare(tmp_path)
+    assert [r.name for r in found.results] == ["fedavg, lr=0.01", "fedavg, lr=0.05"]
+    assert found.notes == ("the groups differ in: lr (0.01, 0.05)",)
+    assert list(found.blocks) == [""]  # a learning rate is a method's to choose
+
+
+def test_other_tasks_are_other_blocks_with_ranks_of_their_own(tmp_path):
+    for alpha, finals in ((0.1, (0.5, 0.6)), (1.0, (0.8, 0.7))):
+        for name, final in zip(("fedavg", "gcfed"), finals, strict=True):
+            settings = {"partition": f"dirichlet(alpha={alpha})", "algorithm": name}
+            make_runs(tmp_path / f"{alpha}-{name}", [final], **settings)
+    found = compare(tmp_path, baseline="fedavg")
+    assert list(found.blocks) == [
+        "partition = dirichlet(alpha=0.1)",
+        "partition = dirichlet(alpha=1.0)",
+    ]
+    assert marks(found, 2) == ["second", "best", "best", "second"]
+    gaps = [r.difference and round(r.difference.mean, 6) for r in found.results]
+    assert gaps == [None, 0.1, None, -0.1]
+    for form in ("text", "markdown", "latex"):
+        assert "partition = dirichlet(alpha=1.0)" in found.render(form)
+
+
+def test_different_seeds_are_said(two):
+    make_run(two / "c", [0.5], seed=7, algorithm="fedprox")
+    each = "fedavg: 0, 1, 2; gcfed: 0, 1, 2; fedprox: 7"
+    assert f"the groups have different seeds: {each}" in compare(two).notes
+
+
+def test_the_same_cell_twice_counts_once(tmp_path):
+    make_run(tmp_path / "a", [0.1], status="stopped", rounds=5)
+    make_run(tmp_path / "b", [0.5] * 5)
+    found = compare([tmp_path / "a", tmp_path, str(tmp_path / "b")])
+    assert [o.final for o in found.results[0].outcomes] == [0.5]
+    text = f"{tmp_path / 'a'} is left out: it has the settings and the seed of {tmp_path / 'b'}"
+    assert text in found.notes
+
+
+def test_data_that_changed_under_the_same_name_are_another_task(tmp_path):
+    for seed, sha256 in enumerate(["a" * 64, "a" * 64, "b" * 64]):
+        identity = {"data_sha256": sha256, "numerics": 1, "code_sha256": []}
+        make_run(tmp_path / f"{seed}", [0.5], seed=seed, identity=identity)
+    found = compare(tmp_path)
+    assert list(found.blocks) == ["data = aaaaaaaaaa", "data = bbbbbbbbbb"]
+    assert found.notes[0] == "the groups differ in: data (aaaaaaaaaa, bbbbbbbbbb)"
+
+
+def test_code_that_changed_under_the_same_name_is_another_method(tmp_path):
+    for seed, code in enumerate([["c" * 64], ["d" * 64]]):
+        make_run(tmp_path / f"{seed}", [0.5], algorithm="mine(x=1)", identity={"code_sha256": code})
+    make_run(tmp_path / "2", [0.4], identity={"code_sha256": []})
+    names = [r.name for r in compare(tmp_path).results]
+    assert names == ["mine(x=1), code=cccccccccc", "mine(x=1), code=dddddddddd", "fedavg"]
+    assert [r.name for r in compare([tmp_path / "0", tmp_path / "2"]).results] == [
+        *("mine(x=1)", "fedavg")
+    ]
+
+
+def test_short_names():
+    assert short("fedprox(mu=0.1) + gcfed(lam=0.5, min_ndim=2)") == "fedprox + gcfed(lam=0.5)"
+    assert short("mine(x=1)") == "mine(x=1)"  # of a plugin that is not loaded
+
+
+# statistics
+
+
+def test_mean_and_deviation_over_seeds(two):
+    row, other = compare(two).rows()
+    finals = [0.6, 0.65, 0.9]
+    assert (row["final_mean"], row["final_std"]) == pytest.approx((0.6, 0.1))
+    assert other["final_mean"] == pytest.approx(statistics.mean(finals))
+    assert other["final_std"] == pytest.approx(statistics.stdev(finals))
+    assert cells(compare(two)) == {
+        "fedavg": ["3", "60.00 (10.00)", "60.00 (10.00)"],
+        "gcfed": ["3", "71.67 (16.07)", "71.67 (16.07)"],
+    }
+
+
+def test_final_is_the_mean_of_the_last_ten_evaluations(tmp_path):
+    make_run(tmp_path / "a", [0.9, None] + [0.1] * 5 + [0.2] * 5)
+    (row,) = compare(tmp_path).rows()
+    assert row["final_mean"] == pytest.approx(0.15)
+    assert (row["best_mean"], row["final_std"], row["seeds"]) == (0.9, None, 1)
+    assert cells(compare(tmp_path)) == {"fedavg": ["1", "15.00", "90.00"]}
+
+
+def test_rounds_and_bytes_to_a_target(tmp_path):
+    """The mean of the last ten, of fewer at the start: 0.1, ..., 1.0 reach 0.5 in the ninth."""
+    make_run(tmp_path / "a", [t / 10 for t in range(1, 11)], seed=0)
+    make_run(tmp_path / "b", [None, *(t / 10 for t in range(1, 11))], seed=1, rounds=10)
+    make_run(tmp_path / "c", [0.0] * 10, seed=2)
+    found = compare(tmp_path, target=0.5)
+    outcomes = found.results[0].outcomes
+    assert [o.rounds_to_target for o in outcomes] == [9, 10, None]
+    assert [o.bytes_to_target for o in outcomes] == [900, 1000, None]
+    assert cells(found)["fedavg"][3:] == ["9.5 (0.7), 2 of 3", "0.0 (0.0), 2 of 3"]
+    assert cells(compare(tmp_path, target=1.0))["fedavg"][3:] == ["not reached"] * 2
+
+
+def test_fewest_rounds_are_best_if_all_seeds_get_there(tmp_path):
+    make_run(tmp_path / "a", [0.1, 0.9, 0.9], algorithm="fedavg")
+    make_run(tmp_path / "b", [0.9, 0.9, 0.9], algorithm="gcfed")
+    make_run(tmp_path / "c", [0.9, 0.9, 0.9], algorithm="fedprox", seed=0)
+    make_run(tmp_path / "d", [0.1, 0.1, 0.1], algorithm="fedprox", seed=1)
+    assert marks(compare(tmp_path, target=0.5), 4) == ["second", "best", ""]
+
+
+@pytest.mark.parametrize("target", [60, 0, -0.1, math.nan])
+def test_a_target_is_a_fraction(two, target):
+    with pytest.raises(InputError, match="a fraction such as"):
+        compare(two, target=target)
+
+
+def test_differences_are_paired_by_seed(two):
+    base, other = compare(two, baseline="fedavg").results
+    assert base.difference is None
+    expected = paired([0.1, 0.05, 0.2])
+    assert other.difference.differences == pytest.approx(expected.differences)
+    assert other.difference.p == pytest.approx(expected.p)
+    row = cells(compare(two, baseline="fedavg"))["gcfed"]
+    assert row[3:] == ["+11.67 [-7.31, +30.64]", "0.118"]
+    assert cells(compare(two, baseline="gcfed(lam=None)"))["fedavg"][3].startswith("-11.67")
+
+
+def test_only_seeds_in_both_are_paired(tmp_path):
+    make_runs(tmp_path / "a", [0.5], algorithm="fedavg")
+    make_runs(tmp_path / "b", [0.6, 0.9], algorithm="gcfed")
+    make_run(tmp_path / "c", [0.5], algorithm="fedprox", seed=5)
+    found = compare(tmp_path, baseline="fedavg")
+    assert cells(found)["gcfed"][3:] == ["+10.00 (1 pair)", "-"]
+    assert cells(found)["fedprox"][3:] == ["-", "-"]
+    assert "fedprox: no seed finished in both it and fedavg" in found.notes
+
+
+def test_a_baseline_that_is_not_there(two):
+    with pytest.raises(InputError, match="unknown baseline: 'fedavgg'; did you mean 'fedavg'"):
+        compare(two, baseline="fedavgg")
+
+
+def test_a_baseline_of_other_settings_is_said(tmp_path):
+    make_runs(tmp_path / "a", [0.5, 0.6], algorithm="fedavg", lr=0.1)
+    make_runs(tmp_path / "b", [0.6, 0.8], algorithm="gcfed", lr=0.2)
+    found = compare(tmp_path, baseline="fedavg")
+    text = "gcfed, lr=0.2 is compared with fedavg, lr=0.1: not the algorithm alone differs"
+    assert text in found.notes
+    assert found.results[1].difference.mean == pytest.approx(0.15)
+
+
+def test_of_several_baselines_the_one_of_the_same_settings_is_meant(tmp_path):
+    make_runs(tmp_path / "a", [0.5], algorithm="fedavg", lr=0.1)
+    make_runs(tmp_path / "b", [0.4], algorithm="fedavg", lr=0.2)
+    make_runs(tmp_path / "c", [0.6], algorithm="gcfed", lr=0.2)
+    make_runs(tmp_path / "d", [0.6], algorithm="gcfed", lr=0.3)
+    found = compare(tmp_path, baseline="fedavg")
+    assert [r.baseline for r in found.results] == [None, None, "fedavg, lr=0.2", None]
+    names = "'fedavg, lr=0.1' or 'fedavg, lr=0.2'"
+    assert f"gcfed, lr=0.3: fedavg may be {names}; say which, for a difference" in found.notes
+    named = compare(tmp_path, baseline="fedavg, lr=0.1")
+    assert [r.baseline for r in named.results] == [None, *["fedavg, lr=0.1"] * 3]
+
+
+def test_no_baseline_of_another_task(two):
+    make_runs(two / "c", [0.5], algorithm="gcfed", clients=20)
+    found = compare(two, baseline="fedavg")
+    assert found.results[2].difference is None
+    assert any("no run of fedavg shares its task" in note for note in found.notes)
+
+
+# runs that did not finish
+
+
+def test_diverged_runs_are_failed_at_the_level_of_chance(two):
+    for seed in (0, 1, 2):
+        make_run(two / f"s{seed}", [0.9], seed=seed, algorithm="scaffold", **DIVERGED)
+    found = compare(two, baseline="fedavg", target=0.5)
+    assert cells(found)["scaffold"] == [
+        *("0 of 3", "10.00 (failed)", "10.00 (failed)", "not reached", "not reached", "-", "-")
+    ]
+    assert marks(found, 2) == ["second", "best", ""]
+    assert f"scaffold, seed 1: failed after 1 of 1 rounds: {REASON}" in found.notes
+    assert "10.00 (failed)" in found.render("latex")
+
+
+def test_a_mean_without_its_failures_has_no_rank(two):
+    make_run(two / "c0", [0.99], algorithm="fedprox", seed=0, rounds=2)
+    make_run(two / "c1", [], algorithm="fedprox", seed=1, rounds=2, **DIVERGED)
+    found = compare(two)
+    assert cells(found)["fedprox"] == ["1 of 2", "99.00, 1 failed", "99.00, 1 failed"]
+    assert marks(found, 2) == ["second", "best", ""]
+
+
+def test_a_run_that_broke_off_did_not_diverge(tmp_path):
+    make_run(tmp_path / "a", [0.9], status="failed", ended={"reason": "out of memory"}, rounds=2)
+    assert cells(compare(tmp_path))["fedavg"][1] == "failed"
+
+
+@pytest.mark.parametrize("status", ["running", "stopped"])
+def test_unfinished_runs_are_left_out(tmp_path, status):
+    make_run(tmp_path / "a", [0.5, 0.5], seed=0)
+    make_run(tmp_path / "b", [0.9], seed=1, rounds=2, status=status)
+    found = compare(tmp_path)
+    assert cells(found)["fedavg"][:2] == ["1 of 2", "50.00"]
+    assert found.notes == (f"fedavg, seed 1: {status} after 1 of 2 rounds, and left out",)
+    only = compare(tmp_path / "b")
+    assert cells(only)["fedavg"][:2] == ["0 of 1", "-"]
+
+
+def test_what_is_no_run(tmp_path):
+    with pytest.raises(InputError, match="neither a run nor a folder of runs"):
+        compare(tmp_path)
+    with pytest.raises(InputError, match="name a run"):
+        compare([])
+    make_run(tmp_path / "a", [None])
+    with pytest.raises(InputError, match="no test accuracy"):
+        compare(tmp_path)
+
+
+# tables
+
+
+def test_ranks():
+    def rank(*values, **options):
+        return [c.mark for c in ranked([Cell("")] * len(values), values, **options)]
+
+    assert rank(3.0, 1.0, 2.0) == ["best", "", "second"]
+    assert rank(3.0, 1.0, 2.0, largest=False) == ["", "best", "second"]
+    assert rank(1.0, 1.0, 0.5, 0.2) == ["best", "best", "second", ""]
+    assert rank(None, 1.0) == ["", ""]  # nothing to be better than
+
+
+def test_plain_text(two):
+    lines = compare(two, baseline="fedavg").render().splitlines()
+    assert lines[0].split() == [
+        *("method", "seeds", "final", "(%)", "best", "(%)"),
+        *("minus", "fedavg", "[95", "%", "CI]", "p"),
+    ]
+    assert lines[1].startswith("fedavg  3      60.00+ (10.00)")
+    assert lines[2].startswith("gcfed   3      71.67* (16.07)")
+    assert lines[3] == "* best, + second"
+    assert "not adjusted" in lines[-1]
+    assert str(compare(two)) == compare(two).render("text")
+
+
+def test_markdown(two):
+    lines = compare(two).render("markdown").splitlines()
+    assert lines[:4] == [
+        "| method | seeds | final (%) | best (%) |",
+        "| --- | ---: | ---: | ---: |",
+        "| `fedavg` | 3 | <u>60.00</u> (10.00) | <u>60.00</u> (10.00) |",
+        "| `gcfed` | 3 | **71.67** (16.07) | **71.67** (16.07) |",
+    ]
+    assert compare(two)._repr_markdown_() == compare(two).render("markdown")
+
+
+def test_latex(two):
+    make_runs(two / "c", [0.1, 0.2, 0.3], algorithm="gcfed(min_ndim=1)")
+    lines = compare(two, baseline="fedavg").render("latex").splitlines()
+    table = [line for line in lines if not line.startswith("%")]
+    assert table[:3] == [
+        r"\begin{tabular}{lrrrrr}",
+        r"\toprule",
+        r"method & seeds & final (\%) & best (\%) & minus fedavg [95 \% CI] & p \\",
+    ]
+    assert table[4].startswith(r"\texttt{fedavg} & 3 & \underline{60.00} (10.00) &")
+    assert table[5].startswith(r"\texttt{gcfed} & 3 & \textbf{71.67} (16.07) &")
+    expected = r"\texttt{gcfed(min\_ndim=1)} & 3 & 20.00 (10.00) & 20.00 (10.00) & $-$40.00 ["
+    assert table[6].startswith(expected)
+    assert table[-2:] == [r"\bottomrule", r"\end{tabular}"]
+    assert {line.count("&") for line in table if line.endswith(r"\\")} == {5}
+
+
+def test_csv_and_json_have_every_digit(two):
+    found = compare(two, target=0.55, baseline="fedavg")
+    rows = list(csv.DictReader(io.StringIO(found.render("csv"))))
+    assert [row["name"] for row in rows] == ["fedavg", "gcfed"]
+    assert float(rows[1]["final_mean"]) == found.rows()[1]["final_mean"]
+    assert rows[0]["p"] == ""
+    said = json.loads(found.render("json"))
+    assert said["groups"][1]["difference"] == found.results[1].difference.mean
+    assert said["differ"] == {"algorithm": ["fedavg", "gcfed"]}
+    assert said["shared"]["clients"] == 10
+    assert [run["final"] for run in said["groups"][0]["runs"]] == [0.5, 0.6, 0.7]
+    assert said["groups"][0]["reached"] == 2
+
+
+def test_an_unknown_format(two):
+    with pytest.raises(InputError, match="unknown format: 'html'"):
+        compare(two).render("html")
+
+
+def test_curves(two):
+    make_run(two / "c", [], algorithm="scaffold", **DIVERGED)
+    make_runs(two / "d", [0.5], algorithm="gcfed", clients=20)
+    (axes,) = compare(two).plot().axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["fedavg (clients = 10)", "gcfed (clients = 10)", "gcfed (clients = 20)"]
+
+
+# the command
+
+
+def test_the_command(two, gcfed):
+    answer = gcfed("compare", two / "a", two / "b", "--baseline", "fedavg", "--target", "0.6")
+    assert answer.code == 0
+    assert answer.out == compare(two, baseline="fedavg", target=0.6).render()
+    assert answer.err == ""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_formats_of_the_command(two, gcfed, form):
+    answer = gcfed("compare", two, "--format", form)
+    assert (answer.code, answer.out) == (0, compare(two).render(form))
+
+
+def test_files_are_made_and_never_overwritten(two, gcfed, tmp_path):
+    answer = gcfed("compare", two, "--out", "table.tex", "--plot", "curves.png")
+    assert answer.code == 0
+    assert answer.out == compare(two).render()
+    assert (tmp_path / "table.tex").read_text() == compare(two).render("latex")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for option, name in (("--out", "table.tex"), ("--plot", "curves.png")):
+        before = (tmp_path / name).read_bytes()
+        answer = gcfed("compare", two, option, name)
+        assert answer.code == 2
+        assert f"{name} exists already" in answer.err
+        assert (tmp_path / name).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "html"], "unknown format: 'html'"),
+        (["--out", "table.xls"], "say what table.xls is to hold"),
+        (["--out", "none/table.md"], "there is no folder"),
+        (["--plot", "curves.gif"], "--plot makes a .png, .pdf, .svg file"),
+        (["--target", "60"], "a fraction such as 0.6"),
+        (["nowhere"], "nowhere is neither a run nor a folder of runs"),
+    ],
+)
+def test_what_the_command_refuses(two, gcfed, tmp_path, words, said):
+    before = sorted(tmp_path.rglob("*"))
+    answer = gcfed("compare", two, *words)
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_terminal_shows_bold_and_underlined(two, gcfed, monkeypatch):
+    screen = io.StringIO()
+    options = {"force_terminal": True, "width": 200, "highlight": False}
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(console, "out", Console(file=screen, **options))
+    make_runs(two / "c", [0.5], algorithm="gcfed", clients=20)
+    assert gcfed("compare", two, "--baseline", "fedavg").code == 0
+    shown = screen.getvalue()
+    assert "\x1b[1m71.67\x1b[0m (16.07)" in shown
+    assert "\x1b[4m60.00\x1b[0m (10.00)" in shown
+    assert "minus fedavg [95 % CI]" in shown
+    assert "clients = 20" in shown

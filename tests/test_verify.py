@@ -1,0 +1,124 @@
+"""Recorded runs, done again."""
+
+import json
+
+import pytest
+import torch
+from running import flags, lines, tiny
+from torch import nn
+
+from gcfed import MODELS, InputError, load_run, run, verify
+from gcfed.experiments.run import run_together
+
+pytest_plugins = ["running"]
+pytestmark = pytest.mark.usefixtures("float32", "registries")
+
+
+def tamper(path, number, **changes):
+    """Write something else into a round's line."""
+    found = lines(path)
+    found[number] |= changes
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold + gcfed", "fedvarp", "fedadam"])
+def test_a_run_is_done_again_to_the_same_bits(algorithm, tmp_path):
+    run(tiny(algorithm=algorithm, rounds=4), tmp_path / "a")
+    told = []
+    found = verify(tmp_path / "a", observe=told.append)
+    assert (found.holds, found.rounds, found.differs) == (True, 4, None)
+    assert told == [1, 2, 3, 4]
+    assert verify(str(tmp_path / "a"), rounds=2).rounds == 2
+    assert verify(tmp_path / "a", rounds=9).rounds == 4
+    assert not list((tmp_path / "a").glob(".*.part"))
+
+
+def test_the_first_round_that_differs_is_named(tmp_path):
+    run(tiny(rounds=4), tmp_path / "a")
+    tamper(tmp_path / "a", 2, weights_sha256="0" * 64)
+    tamper(tmp_path / "a", 3, weights_sha256="0" * 64)
+    found = verify(tmp_path / "a")
+    assert (found.holds, found.differs) == (False, 2)
+    assert verify(tmp_path / "a", rounds=2).holds
+
+
+def test_other_code_gives_other_weights(tmp_path, monkeypatch):
+    """What verify is for: the same config, and an engine that has changed since."""
+    run(tiny(rounds=2), tmp_path / "a")
+    real = torch.Tensor.add
+
+    def worse(algorithm, delta, ctx):
+        return {name: real(x, 1e-7) for name, x in delta.items()}, ctx.state
+
+    monkeypatch.setattr("gcfed.Algorithm.update", worse)
+    assert verify(tmp_path / "a").differs == 0
+
+
+def test_runs_trained_together_are_done_again_together(tmp_path, monkeypatch):
+    paths = [tmp_path / f"seed-{s}" for s in (0, 1)]
+    run_together([tiny(seed=s, engine="vectorized") for s in (0, 1)], paths)
+    tamper(paths[1], 1, weights_sha256="0" * 64)
+    seen = []
+    from gcfed.experiments import verifying
+
+    real = verifying.simulate_together
+
+    def watched(setups, *places, **keywords):
+        seen.append([(s.schedule.seed, s.chosen.name) for s in setups])
+        return real(setups, *places, **keywords)
+
+    monkeypatch.setattr(verifying, "simulate_together", watched)
+    assert verify(paths[0]).holds
+    assert verify(paths[1]).differs == 1
+    assert seen == [[(0, "vectorized"), (1, "vectorized")]] * 2
+
+
+def test_a_run_that_diverged_diverges_again(tmp_path):
+    @MODELS.register("far")
+    def far(shape, num_classes):
+        """Overflows at once."""
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+        nn.init.constant_(net[1].weight, 3e38)
+        return net
+
+    run(tiny(model="far"), tmp_path / "a")
+    assert load_run(tmp_path / "a").summary["diverged"]
+    assert verify(tmp_path / "a").holds
+    run(tiny(), tmp_path / "b")
+    summary = json.loads((tmp_path / "b" / "summary.json").read_text())
+    failed = {**summary, "status": "failed", "diverged": True, "round": 1}
+    (tmp_path / "b" / "summary.json").write_text(json.dumps(failed))
+    (tmp_path / "b" / "rounds.jsonl").write_text(json.dumps(lines(tmp_path / "b")[0]) + "\n")
+    assert verify(tmp_path / "b").differs == 1
+
+
+def test_what_cannot_be_verified(tmp_path):
+    run(tiny(), tmp_path / "a")
+    made = json.loads((tmp_path / "a" / "provenance.json").read_text())
+    made["identity"]["data_sha256"] = "0"
+    (tmp_path / "a" / "provenance.json").write_text(json.dumps(made))
+    with pytest.raises(InputError, match="a began with other data than there is now"):
+        verify(tmp_path / "a")
+    run(tiny(), tmp_path / "b")
+    (tmp_path / "b" / "rounds.jsonl").write_text("")
+    with pytest.raises(InputError, match="b has no round yet that could be compared"):
+        verify(tmp_path / "b")
+
+
+def test_verify_on_the_command_line(gcfed, tmp_path):
+    gcfed("run", *flags(rounds=3), "--seeds", "0,1", "--out", "runs/a")
+    gcfed("run", *flags(rounds=3), "--out", "runs/b")
+    answer = gcfed("verify", "runs/b")
+    assert answer.code == 0
+    assert answer.out == "runs/b: 3 rounds again, every one to the same bits\n"
+    assert "2 rounds again" in gcfed("verify", "runs/b", "--rounds", "2").out
+    tamper(tmp_path / "runs" / "a" / "seed-1", 1, weights_sha256="0" * 64)
+    answer = gcfed("verify", "runs")
+    assert answer.code == 1
+    verdicts = answer.out.splitlines()
+    assert len(verdicts) == 3
+    assert "runs/a/seed-0: 3 rounds again, every one to the same bits" in verdicts
+    assert "runs/a/seed-1: round 1 comes out with other weights than were recorded" in verdicts
+    wrong = gcfed("verify", "none")
+    assert wrong.code == 2
+    assert "none is neither a run nor a folder of runs" in wrong.err
