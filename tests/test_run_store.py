@@ -50,6 +50,8 @@ OTHERS = {
     "partition_seed": 1,
     "init_seed": 1,
     "evaluate_every": 2,
+    "sampler": "examples",
+    "faults": "random(dropout=0.5)",
 }
 SAME = [
     {"rounds": 7},
@@ -65,6 +67,7 @@ SAME = [
     {"partition_seed": 0, "init_seed": 0},
     {"partition": "dirichlet"},
     {"data_dir": "/nowhere"},
+    {"track": ()},
 ]
 
 

@@ -17,6 +17,7 @@ from gcfed.evaluation import weights_sha256
 from gcfed.experiments.config import Config
 from gcfed.experiments.experiment import Experiment
 from gcfed.models import MODELS
+from gcfed.participation import FAULTS, SAMPLERS
 
 NUMERICS = 1
 """Counts the changes of gcfed after which the same config gives other numbers."""
@@ -91,7 +92,13 @@ def _sources(experiment: Experiment) -> set[Path]:
 
 
 def _named(config: Config) -> list[tuple[Any, str]]:
-    return [(DATASETS, config.dataset), (MODELS, config.model), (PARTITIONS, config.partition)]
+    return [
+        (DATASETS, config.dataset),
+        (MODELS, config.model),
+        (PARTITIONS, config.partition),
+        (SAMPLERS, config.sampler),
+        (FAULTS, config.faults),
+    ]
 
 
 def _sha256(path: Path) -> str:
