@@ -342,7 +342,7 @@ def test_runs_trained_together_resume_together(tmp_path):
     configs, random = together(algorithm="scaffold"), python_random.Random(1)
     run_together(configs, folders(tmp_path / "straight"))
     paths, deaths = folders(tmp_path / "a"), 0
-    for number in itertools.count(25):  # until just one of them is a run
+    for number in itertools.count(50):  # until just one of them is a run
         shutil.rmtree(tmp_path / "a", ignore_errors=True)
         assert killed_at_write(lambda: run_together(configs, paths), number) == KILLED
         if (paths[0] / "summary.json").exists():
