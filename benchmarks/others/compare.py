@@ -64,6 +64,7 @@ class Runner:
                 stderr=log,
                 text=True,
                 env={**os.environ, **variables},
+                start_new_session=True,  # signals that a tool sends to its group stay there
             )
         try:
             self.versions: dict[str, str] = self._read()["versions"]
