@@ -40,7 +40,7 @@ TOOLS = {  # title, environment, module and its launcher
 
 
 class Runner:
-    """A tool's process.  Between its turns it is stopped, so that it takes no core from others."""
+    """A tool's process.  Between its turns it waits: to stop it for minutes is Ray's death."""
 
     def __init__(self, tool: str, workload: str, folder: Path, options: argparse.Namespace) -> None:
         self.title, environment, module = TOOLS[tool]
@@ -76,7 +76,6 @@ class Runner:
 
     def time(self, rounds: int) -> float:
         """Seconds for some rounds."""
-        self._process.send_signal(signal.SIGCONT)
         assert self._process.stdin is not None
         began = time.perf_counter()
         try:
@@ -84,9 +83,7 @@ class Runner:
         except BrokenPipeError:
             raise ToolError(self._why()) from None
         self.accuracy = self._read()["accuracy"]
-        seconds = time.perf_counter() - began
-        self._process.send_signal(signal.SIGSTOP)
-        return seconds
+        return time.perf_counter() - began
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -102,7 +99,6 @@ class Runner:
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.close()
         try:
             self._process.wait(60)
@@ -140,7 +136,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> None:
 
 
 def wait_for_quiet(patience: float) -> None:
-    """Wait while others use the cores, all tools being stopped, but no longer than ``patience``."""
+    """Wait while others use the cores, all tools being idle, but no longer than ``patience``."""
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
         before = _idle_seconds()
