@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,15 +54,15 @@ class FederatedData:
         """How many examples of each class a client holds; of width 0 where there are none."""
         if not self.has_classes:
             return torch.zeros(len(ids), 0)
-        parts = [self.parts[i] for i in ids]
-        client = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(p) for p in parts]))
-        cell = client * self.num_classes + self._host_labels[torch.cat(parts)]
-        counts = torch.bincount(cell, minlength=len(parts) * self.num_classes)
-        return counts.view(len(parts), self.num_classes)
+        parts = [self.parts[i].numpy() for i in ids]
+        client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        cell = client * self.num_classes + self._host_labels[np.concatenate(parts)]
+        counts = np.bincount(cell, minlength=len(parts) * self.num_classes)
+        return torch.from_numpy(counts.reshape(len(parts), self.num_classes))
 
     @cached_property
-    def _host_labels(self) -> Tensor:
-        return self.y.cpu()
+    def _host_labels(self) -> np.ndarray:
+        return self.y.cpu().numpy()
 
     def to(self, device: torch.device) -> "FederatedData":
         """The same with its examples on ``device``; who holds which stays with the host."""

@@ -62,7 +62,7 @@ class Partition:
         """The indices of a client's examples."""
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
-        start, end = self.offsets[client : client + 2].tolist()
+        start, end = self.offsets.numpy()[client : client + 2]
         return self.indices[start:end]
 
     @property

@@ -1,0 +1,101 @@
+"""What must hold on a GPU: `pytest -m gpu`.  An engine that falls back warns, and so fails."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from running import lines, tiny
+from torch import nn
+
+from gcfed import ALGORITHMS, resume, run, sequential, simulate, simulate_together, verify
+from gcfed.engines.streams import Streams
+from gcfed.engines.vectorized import Vectorized
+
+pytest_plugins = ["running"]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator"),
+    pytest.mark.filterwarnings("default"),  # Inductor's own
+    pytest.mark.filterwarnings("error:the step is not compiled"),
+    pytest.mark.filterwarnings("error:no CUDA graph"),
+]
+
+ENGINES = [Vectorized, Streams]
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop, self.fc = nn.Conv2d(1, 4, 3), nn.Dropout(0.5), nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.fc(self.drop(torch.relu(self.conv(x)).flatten(1)))
+
+
+@pytest.fixture
+def on_gpu(make_setup):
+    """A setup whose model and data are on the card."""
+
+    def make(algorithm, **changes):
+        setup = make_setup(algorithm, **changes)
+        model, data = (value.to(torch.device("cuda")) for value in (setup.model, setup.data))
+        return replace(setup, model=model, data=data)
+
+    return make
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["gcfed", "scaffold", "fedsol"])
+def test_engines_agree_with_the_cpu(name, engine, on_gpu, make_setup, close):
+    changes = {"rounds": 2, "module": Dropping(), "engine": engine()}
+    *_, there = simulate(on_gpu(ALGORITHMS[name](), **changes))
+    *_, here = simulate(make_setup(ALGORITHMS[name](), **{**changes, "engine": sequential}))
+    assert changes["engine"]._program._compiled
+    close({k: v.cpu() for k, v in there.server.params.items()}, here.server.params)
+    close(there.losses.cpu(), here.losses)
+
+
+def test_seeds_together_agree_with_each_alone(on_gpu, close):
+    setup = on_gpu(ALGORITHMS["gcfed"](), engine=Vectorized(), rounds=2)
+    other = replace(setup, schedule=replace(setup.schedule, seed=1))
+    *_, together = simulate_together([setup, other])
+    *_, alone = simulate(replace(other, engine=Vectorized()))
+    close(together[1].server, alone.server)
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.usefixtures("float32")
+@pytest.mark.parametrize("engine", ["vectorized", "streams"])
+def test_a_resumed_run_ends_with_the_same_bits(engine, tmp_path):
+    config = tiny(algorithm="scaffold", rounds=5, engine=engine, device="cuda", checkpoint_every=2)
+    run(config, tmp_path / "whole")
+
+    def stop(records):
+        if records[0]["round"] == 3:
+            raise StopError
+
+    with pytest.raises(StopError):
+        run(config, tmp_path / "stopped", stop)
+    resume(tmp_path / "stopped")
+    assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
+    assert verify(tmp_path / "whole").holds
+
+
+@pytest.mark.usefixtures("float32")
+@pytest.mark.parametrize("engine", ["vectorized", "streams"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_convolutions_twice_give_the_same_bits(engine, precision, tmp_path):
+    config = tiny(
+        dataset="fashion10k",
+        model="cnn",
+        steps=4,
+        epochs=None,
+        engine=engine,
+        precision=precision,
+        device="cuda",
+    )
+    run(config, tmp_path / "a")
+    assert verify(tmp_path / "a").holds
