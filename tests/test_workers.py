@@ -9,7 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from gcfed import AdamW, Algorithm, FederatedData, parse, sequential, simulate, simulate_together
+from gcfed import (
+    AdamW,
+    Algorithm,
+    FederatedData,
+    parse,
+    run_round,
+    sequential,
+    simulate,
+    simulate_together,
+    start,
+)
 from gcfed.algorithms import ALGORITHMS, GCFed
 from gcfed.engines.workers import Workers
 
@@ -55,6 +65,19 @@ def test_the_processes_are_those_of_the_round_before(workers, make_setup):
     first = [p.pid for p in workers._pool._processes]
     next(results)
     assert [p.pid for p in workers._pool._processes] == first and os.getpid() not in first
+
+
+def test_fewer_clients_are_trained_by_the_same_processes(workers, make_setup, close):
+    ours, reference = (
+        make_setup(parse("scaffold + gcfed"), engine=engine, cohort_size=4)
+        for engine in (workers, sequential)
+    )
+    pids = []
+    for ids in ([2, 3, 7, 8], [9], [4, 3, 2]):
+        found, expected = (run_round(s, *start(s), 0, ids) for s in (ours, reference))
+        close((found.server, found.uploads), (expected.server, expected.uploads))
+        pids.append([p.pid for p in workers._pool._processes])
+    assert pids[0] == pids[1] == pids[2]
 
 
 def test_a_step_is_traced(workers, make_setup):

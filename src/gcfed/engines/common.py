@@ -1,9 +1,10 @@
 """What engines share: the clients of several jobs as one line, the longest plan first."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 from torch.func import vmap
 
@@ -11,7 +12,7 @@ from gcfed import tree
 from gcfed.context import Batch
 from gcfed.data.batches import Batches
 from gcfed.errors import InputError
-from gcfed.local import Client, Job, Progress, Task, Trained
+from gcfed.local import RECEIVED, Client, Job, Progress, Task, Trained
 
 T = TypeVar("T")
 
@@ -41,12 +42,32 @@ class Lineup:
         width = max(job.batches.width for job in jobs)
         return cls(task, cohort, [steps[k] for k in order], width, jobs, order)
 
+    def filled(self) -> "Lineup":
+        """As many clients as there is room for: those too many, copies of the first, do nothing."""
+        missing = sum(job.room for job in self.jobs) - len(self.order)
+        if not missing:
+            return self
+        cohort = tree.map(lambda x: _repeat_first(x, missing), self.cohort)
+        if len(self.order) == 1:  # what all share cannot be seen of one
+            room, first = 1 + missing, tree.take(self.cohort, 0)
+            cohort = cohort._replace(**{f: tree.expand(getattr(first, f), room) for f in RECEIVED})
+        idle = [self.order[0]] * missing
+        return replace(
+            self, cohort=cohort, steps=self.steps + [0] * missing, order=self.order + idle
+        )
+
     def active(self, t: int) -> int:
         """How many clients take step ``t``."""
         return sum(n > t for n in self.steps)
 
     def batches(self) -> Iterator[Batch]:
         """Everyone's, step by step; rows of a client that has finished are padding."""
+        busy = sum(n > 0 for n in self.steps)
+        for batch in self._batches():
+            batch.mask[busy:] = False
+            yield batch
+
+    def _batches(self) -> Iterator[Batch]:
         width, steps, data = self.width, self.steps[0], self.jobs[0].batches.data
         if all(job.batches.data.x is data.x for job in self.jobs):
             plans = [plan for job in self.jobs for plan in job.batches.plans]
@@ -62,10 +83,16 @@ class Lineup:
     def finish(self, at: Progress) -> list[Trained]:
         """What became of each job's clients, in the order of the job."""
         trained = over_clients(self.task.finish, self.cohort, at)
-        if self.order != sorted(self.order):
-            back = sorted(range(len(self.order)), key=self.order.__getitem__)
-            trained = tree.take(trained, back)
+        busy = range(sum(job.num_clients for job in self.jobs))
+        if self.order != list(busy):
+            trained = tree.take(trained, sorted(busy, key=self.order.__getitem__))
         return tree.split(trained, [job.num_clients for job in self.jobs])
+
+
+def _repeat_first(x: Tensor, times: int) -> Tensor:
+    if is_shared(x):
+        return x[0].expand(len(x) + times, *x.shape[1:])
+    return torch.cat([x, x[:1].expand(times, *x.shape[1:])])
 
 
 def common_task(jobs: Sequence[Job]) -> Task:

@@ -33,6 +33,7 @@ class GraphEngine(ABC):
         lineup = Lineup.of(jobs)
         if not lineup.cohort.key.is_cuda or lineup.task == self._eager:
             return lineup.finish(eagerly(lineup))
+        lineup = lineup.filled()
         if self._program is None or not self._program.fits(lineup):
             self.close()
             self._program = self.program(lineup)

@@ -1,5 +1,6 @@
 """Clients over the cores of a CPU: forked processes of one thread that share the weights."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
@@ -20,11 +22,11 @@ from torch import Tensor
 from gcfed import random, tree
 from gcfed.context import Batch
 from gcfed.data.batches import Batches, Plan
-from gcfed.engines.common import common_task, compact
+from gcfed.engines.common import common_task
 from gcfed.engines.layout import ChannelsLast, channels_last
 from gcfed.engines.tracing import Traced
 from gcfed.errors import InputError
-from gcfed.local import Client, Job, Progress, Trained
+from gcfed.local import RECEIVED, Client, Job, Progress, Trained
 
 
 def available_cores() -> int:
@@ -35,6 +37,21 @@ def available_cores() -> int:
 def can_fork() -> bool:
     """Whether this system forks processes; those it starts afresh would need all data sent."""
     return "fork" in multiprocessing.get_all_start_methods() and sys.platform == "linux"
+
+
+def keep_freed_memory() -> None:
+    """Have this process, and those it forks, use freed memory again.
+
+    glibc gives large blocks back to the system, and then every page of the next one costs a fault:
+    more than what many layers compute.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest that it takes
+        mallopt(M_TRIM_THRESHOLD, 2**30)
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 class Workers:
@@ -57,6 +74,7 @@ class Workers:
         if self._program is None or not self._program.fits(jobs):
             self.close()
             self._program = Program(jobs)
+            keep_freed_memory()
             self._pool = Pool(self._processes or available_cores(), self._program.train)
         assert self._pool is not None
         self._program.load(jobs)
@@ -85,19 +103,17 @@ class Program:
         self.task = replace(task, transform=ChannelsLast(task.transform))
         self.data = [job.batches.data for job in jobs]
         self.width = max(job.batches.width for job in jobs)
-        self.cohorts = [tree.map(_shared, job.cohort) for job in jobs]
-        self.key = self._key(jobs)
         first = tree.take(jobs[0].cohort, 0)
+        self.cohorts = [_shared(first, job.room) for job in jobs]
+        self.counts = [job.num_clients for job in jobs]
+        self.key = self._key(jobs)
         example = task.finish(task.begin(first), first)
-        self.trained = [
-            tree.map(lambda x, n=job.num_clients: _empty(x.expand(n, *x.shape)), example)
-            for job in jobs
-        ]
+        self.trained = [tree.map(lambda x, n=job.room: _empty(n, x), example) for job in jobs]
         self.gradients = self._trace(first, next(jobs[0].batches.padded(0, self.width)))
 
     def _key(self, jobs: Sequence[Job]) -> object:
-        shapes = [[(p, x.shape, x.dtype) for p, x in tree.leaves(job.cohort)] for job in jobs]
-        return [job.task for job in jobs], shapes
+        shapes = [[(p, x.shape[1:], x.dtype) for p, x in tree.leaves(job.cohort)] for job in jobs]
+        return [(job.task, job.room) for job in jobs], shapes
 
     def fits(self, jobs: Sequence[Job]) -> bool:
         """Whether these jobs are those it was made for, in another round."""
@@ -128,10 +144,16 @@ class Program:
     def load(self, jobs: Sequence[Job]) -> None:
         """Put what a round's clients start from where the processes find it."""
         for mine, job in zip(self.cohorts, jobs, strict=True):
-            tree.map(lambda to, x: compact(to).copy_(compact(x)), mine, job.cohort)
+            for field, to in mine._asdict().items():
+                n = 1 if field in RECEIVED else job.num_clients
+                tree.map(lambda a, b, n=n: a[:n].copy_(b[:n]), to, getattr(job.cohort, field))
+        self.counts = [job.num_clients for job in jobs]
 
     def results(self) -> list[Trained]:
-        return [tree.map(torch.clone, trained) for trained in self.trained]
+        return [
+            tree.map(lambda x, n=n: x[:n].clone(), trained)
+            for trained, n in zip(self.trained, self.counts, strict=True)
+        ]
 
     def train(self, j: int, k: int, plan: Plan) -> None:
         """Train client ``k`` of job ``j``; what comes of it goes into shared memory."""
@@ -154,6 +176,7 @@ class Program:
             for p, g in zip(params, grads.values(), strict=True):
                 p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
             optimizer.step()
+            optimizer.zero_grad()  # its memory serves the next gradient
             at = at._replace(buffers=buffers, steps=at.steps + 1, loss=at.loss + loss)
         return at
 
@@ -242,14 +265,19 @@ def _end(pipes: Sequence[Connection], processes: Sequence[Any]) -> None:
             process.terminate()
 
 
-def _shared(x: Tensor) -> Tensor:
-    """Memory for ``x`` that forked processes see too, without repeating what is the same."""
-    one = compact(x)
-    return _empty(one).copy_(one).expand_as(x)
+def _shared(one: Client, room: int) -> Client:
+    """Memory for so many clients that forked processes see too; what all receive is there once."""
+
+    def memory(field: str, x: Tensor) -> Tensor:
+        return _empty(1 if field in RECEIVED else room, x).expand(room, *x.shape)
+
+    fields = one._asdict().items()
+    return Client(**{field: tree.map(partial(memory, field), value) for field, value in fields})
 
 
-def _empty(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype).share_memory_()  # type: ignore[no-any-return, no-untyped-call]
+def _empty(count: int, like: Tensor) -> Tensor:
+    memory = torch.empty(count, *like.shape, dtype=like.dtype)
+    return memory.share_memory_()  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _laid_out(at: Progress) -> Progress:
