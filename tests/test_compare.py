@@ -417,6 +417,23 @@ def test_curves(two):
     assert labels == ["fedavg (clients = 10)", "gcfed (clients = 10)", "gcfed (clients = 20)"]
 
 
+def test_ticks_are_rounds(tmp_path):
+    make_run(tmp_path / "a", [0.1, 0.3, 0.5])
+    (axes,) = compare(tmp_path).plot().axes
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
+def test_a_curve_and_a_target_are_smoothed_alike(tmp_path):
+    """The mean of ten times 0.6 is 0.6, whatever came before."""
+    make_run(tmp_path / "a", [0.1, *[0.6] * 12])
+    found = compare(tmp_path, target=0.6)
+    (axes,) = found.plot().axes
+    smoothed = axes.lines[1].get_ydata() / 100
+    assert smoothed[:3] == pytest.approx([0.1, 0.7 / 2, 1.3 / 3])
+    assert smoothed[9:11] == pytest.approx([5.5 / 10, 0.6])
+    assert found.results[0].outcomes[0].rounds_to_target == 11
+
+
 # the command
 
 

@@ -51,6 +51,7 @@ OTHERS = {
     "init_seed": 1,
     "evaluate_every": 2,
     "sampler": "examples",
+    "availability": "daily",
     "faults": "random(dropout=0.5)",
 }
 SAME = [

@@ -88,9 +88,12 @@ def record(
     """The line of a round, with what the model scores on ``tests``, such as ``{"test": ...}``.
 
     Where an evaluation is not ``due`` the scores are None.  ``tested`` says which model they are
-    of: the global one, or (buffers kept local) each of the cohort's, whose scores are averaged.
+    of: the global one, or (buffers kept local) each of the cohort's, whose scores are averaged; a
+    round without clients has none of these.  ``available`` counts who could be drawn, where that
+    is not always everyone.
     """
     local = setup.buffers == "local" and bool(result.server.buffers)
+    due, among = due and bool(result.ids or not local), setup.available(result.round)
     scores: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
     for split, test in (tests or {}).items():
         found: Mapping[str, float | None] = dict.fromkeys(("loss", *test.metrics))
@@ -110,6 +113,7 @@ def record(
         "absent": result.absent,
         "late": result.late,
         "corrupted": result.corrupted,
+        **({} if isinstance(among, range) else {"available": len(among)}),
         "update_norm": result.update_norm,
         "bytes_up": result.bytes_up,
         "bytes_down": result.bytes_down,

@@ -9,37 +9,47 @@ import torch
 from torch import Tensor
 
 from gcfed import random, tree
+from gcfed.availability import Clients
 from gcfed.context import Upload
 from gcfed.data.partition import Partition
 from gcfed.errors import InputError
 from gcfed.registry import Registry
 
-Sampler = Callable[[Partition, int, int, np.random.Generator], np.ndarray]
-"""The clients of a round, without replacement: from who holds what, their number and the round."""
+Sampler = Callable[[Partition, Clients, int, int, np.random.Generator], np.ndarray]
+"""The clients of a round, without replacement: from who holds what, who is available (somebody is),
+how many are wanted and the round.  Where fewer are available than wanted, it takes them all.
+"""
 
 SAMPLERS: Registry[Callable[..., np.ndarray]] = Registry("sampler")
 
 
 @SAMPLERS.register("uniform")
-def uniform(parts: Partition, size: int, t: int, rng: np.random.Generator) -> np.ndarray:
+def uniform(
+    parts: Partition, among: Clients, size: int, t: int, rng: np.random.Generator
+) -> np.ndarray:
     """Every client as likely as any other."""
-    return rng.choice(len(parts), size, replace=False)
+    drawn = rng.choice(len(among), min(size, len(among)), replace=False)
+    return drawn if isinstance(among, range) else among[drawn]
 
 
 @SAMPLERS.register("examples")
-def examples(parts: Partition, size: int, t: int, rng: np.random.Generator) -> np.ndarray:
+def examples(
+    parts: Partition, among: Clients, size: int, t: int, rng: np.random.Generator
+) -> np.ndarray:
     """A client the likelier, the more examples it holds.
 
     The first ``size`` of a draw without replacement, by exponential clocks of those rates
     (Efraimidis and Spirakis, 2006).
     """
-    clocks = rng.exponential(size=len(parts)) / parts.sizes.numpy()
-    return np.argpartition(clocks, size - 1)[:size]
+    ids, size = _array(among), min(size, len(among))
+    clocks = rng.exponential(size=len(ids)) / parts.sizes.numpy()[ids]
+    return ids[np.argpartition(clocks, size - 1)[:size]]
 
 
 @SAMPLERS.register("cyclic")
 def cyclic(
     parts: Partition,
+    among: Clients,
     size: int,
     t: int,
     rng: np.random.Generator,
@@ -53,13 +63,18 @@ def cyclic(
     """
     if groups < 1 or rounds < 1:
         raise InputError(f"cyclic takes positive counts; not groups={groups}, rounds={rounds}")
-    awake = np.arange(t // rounds % groups, len(parts), groups)
-    if len(awake) < size:
+    if len(parts) // groups < size:
         raise InputError(
-            f"a cohort of {size} cannot be drawn from the {len(awake)} of {len(parts)} "
-            f"clients that are awake at once: lower groups={groups}, or the cohort"
+            f"a cohort of {size} cannot be drawn from the {len(parts) // groups} of {len(parts)} "
+            f"clients that may be awake at once: lower groups={groups}, or the cohort"
         )
-    return rng.choice(awake, size, replace=False)
+    ids = _array(among)
+    awake = ids[ids % groups == t // rounds % groups]
+    return rng.choice(awake, min(size, len(awake)), replace=False)
+
+
+def _array(among: Clients) -> np.ndarray:
+    return np.arange(len(among)) if isinstance(among, range) else among
 
 
 Corruption = Literal["nan", "flip", "noise"]

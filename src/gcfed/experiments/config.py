@@ -51,6 +51,7 @@ class Config(BaseModel):
     clients: int | None = _key(None, "number of clients; 100, or as many as the data has", **COUNT)
     cohort: int = _key(5, "clients that take part in a round", **COUNT)
     sampler: str = _key("uniform", "who takes part in a round")
+    availability: str = _key("always", "who can be drawn at all, such as 'daily(least=0.2)'")
     faults: str = _key("none", "what goes wrong with clients, such as 'random(dropout=0.1)'")
     rounds: int = _key(100, "number of rounds", **COUNT)
     epochs: int | None = _key(None, "a client's passes over its examples in a round; 5", **COUNT)

@@ -13,6 +13,7 @@ from torch import nn
 
 from gcfed import random
 from gcfed.algorithm import Algorithm
+from gcfed.availability import settled as settled_availability
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
@@ -89,6 +90,7 @@ def build(
     given = given or Given()
     algorithm, device = given.algorithm or parse(config.algorithm), _device(config.device)
     names = _names(config, given)  # what is misspelt shows before data are read
+    availability, names["availability"] = settled_availability(config.availability)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
     whole = dataset = _checked(whole.to(device), given.loss)
     tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
@@ -109,6 +111,7 @@ def build(
         transform=dataset.transform,
         buffers=config.buffers,
         chunk=config.chunk,
+        availability=availability,
         sampler=SAMPLERS.parse(config.sampler),
         faults=FAULTS.parse(config.faults)(),
         initial=model.params,

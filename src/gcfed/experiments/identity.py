@@ -12,6 +12,7 @@ import torch
 
 from gcfed import tree
 from gcfed.algorithm import parts
+from gcfed.availability import AVAILABILITIES
 from gcfed.data import DATASETS, PARTITIONS, Dataset
 from gcfed.evaluation import weights_sha256
 from gcfed.experiments.config import Config
@@ -31,19 +32,24 @@ WAYS = frozenset({"data_dir", "memory", "checkpoint_every", "checkpoint_minutes"
 SAMPLE = 2**28  # bytes of a tensor that a fingerprint looks at
 
 
-def identity(experiment: Experiment) -> dict[str, Any]:
-    """What the numbers of a run depend on, one seed and any number of rounds."""
+def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str, Any]:
+    """What the numbers of a run depend on, one seed and any number of rounds.
+
+    ``data_sha256`` is the fingerprint of its data set, if that is known already.
+    """
     config = experiment.config
     without = {*LAST_BITS, *WAYS, "plugins", "init", "rounds"}
     if config.lr_schedule == "cosine":  # falls to zero in the last round
         without.remove("rounds")
+    if config.availability == "always":  # as in runs that were made before there was a choice
+        without.add("availability")
     return {
         **config.model_dump(mode="json", exclude=without),
         "partition_seed": _first(config.partition_seed, config.seed),
         "init_seed": _first(config.init_seed, config.seed) if config.init is None else None,
         "init_sha256": None if config.init is None else _sha256(Path(config.init)),
         "code_sha256": sorted(map(_sha256, _sources(experiment))),
-        "data_sha256": fingerprint(experiment.dataset),
+        "data_sha256": data_sha256 or fingerprint(experiment.dataset),
         "numerics": NUMERICS,
     }
 
@@ -96,6 +102,7 @@ def _named(config: Config) -> list[tuple[Any, str]]:
         (DATASETS, config.dataset),
         (MODELS, config.model),
         (PARTITIONS, config.partition),
+        (AVAILABILITIES, config.availability),
         (SAMPLERS, config.sampler),
         (FAULTS, config.faults),
     ]

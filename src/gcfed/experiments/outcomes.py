@@ -98,18 +98,21 @@ def outcome(run: Run, target: float | None = None) -> Outcome:
 
 
 def rounds_to(run: Run, target: float) -> int | None:
-    """How many rounds it takes until the mean of the last ten accuracies is ``target``.
+    """How many rounds it takes until the moving average of the accuracies is ``target``."""
+    tested = [line for line in run.records if line["test_accuracy"] is not None]
+    averages = moving_average([line["test_accuracy"] for line in tested])
+    reached = (
+        line["round"] + 1
+        for line, average in zip(tested, averages, strict=True)
+        if average >= target
+    )
+    return next(reached, None)
 
-    At the start it is the mean of those there are, as in the figures.
-    """
-    recent: list[float] = []
-    for number, line in enumerate(run.records, 1):
-        if (score := line["test_accuracy"]) is None:
-            continue
-        recent = [*recent, score][-SMOOTHED:]
-        if statistics.fmean(recent) >= target:
-            return number
-    return None
+
+def moving_average(values: Sequence[float], window: int = SMOOTHED) -> list[float]:
+    """The mean of the last ``window`` values, of fewer at the start, as in the paper's figures."""
+    ends = range(1, len(values) + 1)
+    return [statistics.fmean(values[max(end - window, 0) : end]) for end in ends]
 
 
 def against(results: Sequence[Result], baseline: str) -> tuple[list[Result], list[str]]:

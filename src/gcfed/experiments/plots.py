@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gcfed.evaluation import Record
+from gcfed.experiments.outcomes import moving_average
+from gcfed.experiments.writer import SMOOTHED
 
 AXES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss", "train_loss": "train loss"}
 
@@ -14,7 +17,7 @@ def curves(
     groups: Mapping[str, Sequence[Sequence[Record]]],
     name: str = "test_accuracy",
     *,
-    smooth: int = 10,
+    smooth: int = SMOOTHED,
     title: str = "",
 ) -> Figure:
     """One number over the rounds: a line a group, the mean over its runs, and a band of one std.
@@ -33,7 +36,7 @@ def curves(
         length = min(map(len, found))
         rounds = [line["round"] + 1 for line in found[0][:length]]
         values = scale * np.array([[line[name] for line in run[:length]] for run in found])
-        smoothed = np.array([_moving_average(run, smooth) for run in values])
+        smoothed = np.array([moving_average(run, smooth) for run in values.tolist()])
         mean, std = smoothed.mean(0), smoothed.std(0, ddof=1 if len(found) > 1 else 0)
         axes.plot(rounds, values.mean(0), color=f"C{color}", alpha=0.25, linewidth=0.8)
         axes.plot(rounds, mean, color=f"C{color}", label=label, linewidth=2)
@@ -41,16 +44,8 @@ def curves(
             rounds, mean - std, mean + std, color=f"C{color}", alpha=0.15, linewidth=0
         )
     axes.set(xlabel="round", ylabel=AXES.get(name, name), title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend(frameon=False, loc="lower right" if scale == 100 else "upper right")
     return figure
-
-
-def _moving_average(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of the last ``window`` values, of fewer at the start."""
-    sums = np.cumsum(np.concatenate([[0.0], values]))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(ends - window, 0)
-    averages: np.ndarray = (sums[ends] - sums[starts]) / (ends - starts)
-    return averages

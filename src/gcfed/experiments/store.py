@@ -31,7 +31,7 @@ class RunStore:
     def find(self, config: Config) -> Run | None:
         """The run of a config, with however many rounds it has so far."""
         (experiment,) = build_together([config])
-        return self._find(digest(identity(experiment)))
+        return self.find_sha256(digest(identity(experiment)))
 
     def run(self, config: Config, observe: Observer | None = None) -> Run:
         """Do a run, or find it done."""
@@ -46,16 +46,18 @@ class RunStore:
         require(configs[0].track)
         experiments = build_together(configs)
         hashes = [digest(identity(experiment)) for experiment in experiments]
-        self._go_on(configs, hashes, observe)
-        self._begin(configs, experiments, hashes, observe)
+        if self._go_on(configs, hashes, observe):
+            self._begin(configs, experiments, hashes, observe)
+        elif any(self.find_sha256(sha256) is None for sha256 in hashes):
+            raise KeyboardInterrupt  # before the first round of new ones
         return [self._sure(sha256) for sha256 in hashes]
 
     def _go_on(
         self, configs: Sequence[Config], hashes: Sequence[str], observe: Observer | None
-    ) -> None:
-        """Take the runs that are there to their last round, set by set."""
+    ) -> bool:
+        """Take the runs that are there to their last round, set by set, unless one is stopped."""
         for config, sha256 in zip(configs, hashes, strict=True):
-            run = self._find(sha256)
+            run = self.find_sha256(sha256)
             if run is None or is_done(run, config.rounds):
                 continue
             runs = run.together()
@@ -66,6 +68,9 @@ class RunStore:
             }
             rounds = max(config.rounds, *(other.num_rounds for other in runs))
             resume_together(runs, rounds, renumbered(observe, where))
+            if load_run(run.path).summary["status"] == "stopped":
+                return False
+        return True
 
     def _begin(
         self,
@@ -75,7 +80,7 @@ class RunStore:
         observe: Observer | None,
     ) -> None:
         """Do the runs that are not there, together."""
-        new = [i for i, sha256 in enumerate(hashes) if self._find(sha256) is None]
+        new = [i for i, sha256 in enumerate(hashes) if self.find_sha256(sha256) is None]
         if not new:
             return
         paths = [self.folder / _name(configs[i], hashes[i]) for i in new]
@@ -87,7 +92,8 @@ class RunStore:
             told = renumbered(observe, dict(enumerate(new)))
             begin([experiments[i] for i in new], paths, told)
 
-    def _find(self, sha256: str) -> Run | None:
+    def find_sha256(self, sha256: str) -> Run | None:
+        """The run whose identity has this hash."""
         for path in sorted(self.folder.glob(f"*-{sha256[:LENGTH]}")):
             if (path / directory.SUMMARY).is_file():
                 run = load_run(path)
@@ -96,7 +102,7 @@ class RunStore:
         return None
 
     def _sure(self, sha256: str) -> Run:
-        run = self._find(sha256)
+        run = self.find_sha256(sha256)
         assert run is not None
         return run
 
