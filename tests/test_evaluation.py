@@ -22,7 +22,7 @@ from gcfed import (
     simulate,
 )
 from gcfed.algorithms import FedProx
-from gcfed.evaluation import weights_sha256
+from gcfed.evaluation import record_together, weights_sha256
 
 
 @pytest.fixture
@@ -45,6 +45,28 @@ def test_a_model_is_judged_in_evaluation_mode_by_the_mean_over_all_examples(make
         found = evaluate(setup, result.server, TestSet(test.x, test.y, batch_size=size))
         assert found == pytest.approx(wanted)
     torch.testing.assert_close(predict(setup, result.server, test.x).logits, logits)
+
+
+def test_seeds_are_judged_together_as_each_is_alone(make_setup, data, test):
+    """Two by the same examples and one by others; a batch is prepared once for those alike."""
+    prepared = []
+
+    def shown(x, key):
+        if key is None:
+            prepared.append(len(x))
+        return x
+
+    setups = [make_setup(Algorithm(), seed=seed, transform=shown, rounds=1) for seed in (0, 1, 2)]
+    results = [next(iter(simulate(setup))) for setup in setups]
+    other = TestSet(data.x[50:80], data.y[50:80])
+    tests = [{"test": test}, {"test": test, "validation": other}, {"test": other}]
+    prepared.clear()
+    together = record_together(setups, results, tests)
+    assert prepared == [50, 30, 30]
+    assert together == [record(*run) for run in zip(setups, results, tests, strict=True)]
+    assert len({line["weights_sha256"] for line in together}) == 3
+    assert len({line["test_loss"] for line in together}) == 3
+    assert "validation_loss" in together[1] and "validation_loss" not in together[0]
 
 
 def test_a_transform_stands_before_the_model_without_a_key(make_setup, test):

@@ -1,7 +1,7 @@
 """From a config to a run that can start."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from gcfed import random
+from gcfed import evaluation, random
 from gcfed.algorithm import Algorithm
 from gcfed.availability import settled as settled_availability
 from gcfed.data import (
@@ -27,7 +27,7 @@ from gcfed.data.statistics import PartitionStatistics, partition_statistics
 from gcfed.data.user import settled
 from gcfed.engines import ENGINES, resolve
 from gcfed.errors import InputError
-from gcfed.evaluation import Metric, Record, TestSet, accuracy, record
+from gcfed.evaluation import Metric, Record, TestSet, accuracy
 from gcfed.experiments.config import Config
 from gcfed.experiments.plugins import load_plugins
 from gcfed.experiments.spill import DiskStore, Folder
@@ -74,9 +74,20 @@ class Experiment:
 
     def record(self, result: RoundResult) -> Record:
         """The line of a round, evaluated when it is due and at the end."""
-        number, every = result.round + 1, self.config.evaluate_every
-        due = number % every == 0 or number == self.config.rounds
-        return record(self.setup, result, self.tests, due=due)
+        return record_together([self], [result])[0]
+
+    def is_due(self, t: int) -> bool:
+        """Whether the model is judged after round ``t``."""
+        return (t + 1) % self.config.evaluate_every == 0 or t + 1 == self.config.rounds
+
+
+def record_together(
+    experiments: Sequence[Experiment], results: Sequence[RoundResult]
+) -> list[Record]:
+    """The lines of a round of runs that are trained together."""
+    setups, tests = [e.setup for e in experiments], [e.tests for e in experiments]
+    due = experiments[0].is_due(results[0].round)
+    return evaluation.record_together(setups, results, tests, due=due)
 
 
 def build(

@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gcfed.errors import InputError
+from gcfed.errors import DivergedError, InputError
 from gcfed.evaluation import Record
 from gcfed.experiments import directory
 from gcfed.experiments.config import Config
-from gcfed.experiments.experiment import Experiment, build
+from gcfed.experiments.experiment import Experiment, build, record_together
 from gcfed.experiments.interrupt import stop_request
 from gcfed.experiments.lock import locked
 from gcfed.experiments.provenance import provenance
@@ -26,6 +26,7 @@ from gcfed.experiments.writer import (
     RunWriter,
     summarize as summarize,
 )
+from gcfed.round import RoundResult
 from gcfed.simulation import simulate_together
 
 Observer = Callable[[Mapping[int, Record]], None]
@@ -127,14 +128,28 @@ def _advance(writers: Sequence[RunWriter], observe: Observer | None) -> None:
     pace = Pace(writers[0].experiment.config)
     with stop_request() as request:
         for outcomes in simulate_together(setups, places, keep_uploads=False) if live else ():
-            lines = {live[k]: writers[live[k]].add(outcome) for k, outcome in outcomes.items()}
+            lines = _write({writers[live[k]]: outcome for k, outcome in outcomes.items()})
             if observe is not None:
-                observe({i: line for i, line in lines.items() if line is not None})
+                observe({i: lines[writers[i]] for i in live if writers[i] in lines})
             if pace.is_due(max(writers[i].snapshot.round for i in live) + 1):
                 for i in live:
                     writers[i].save()
             if request.made:
                 raise KeyboardInterrupt
+
+
+def _write(outcomes: Mapping[RunWriter, RoundResult | DivergedError]) -> dict[RunWriter, Record]:
+    """Write a round down; gives the lines of the runs that got through it."""
+    results = {w: outcome for w, outcome in outcomes.items() if isinstance(outcome, RoundResult)}
+    experiments = [writer.experiment for writer in results]
+    found = record_together(experiments, list(results.values())) if results else []
+    lines = dict(zip(results, found, strict=True))
+    for writer, outcome in outcomes.items():
+        if isinstance(outcome, RoundResult):
+            writer.add(outcome, lines[writer])
+        else:
+            writer.diverge(outcome)
+    return lines
 
 
 def _give_up(writers: Sequence[RunWriter], status: str, reason: str) -> None:

@@ -80,19 +80,18 @@ class RunWriter:
             setup = replace(self.experiment.setup, chunk=timing["chunk"])
             self.experiment = replace(self.experiment, setup=setup)
 
-    def add(self, outcome: RoundResult | DivergedError) -> Record | None:
-        """Write a round down; gives its line, if it has one."""
-        if isinstance(outcome, DivergedError):
-            self.end("failed", outcome.reason, diverged=True)
-            self.finish()
-            return None
-        line = self.experiment.record(outcome)
+    def diverge(self, error: DivergedError) -> None:
+        """End here: the round that this happened in has no line."""
+        self.end("failed", error.reason, diverged=True)
+        self.finish()
+
+    def add(self, outcome: RoundResult, line: Record) -> None:
+        """Write a round down."""
         self.directory.append(line, outcome.chunk)
         self.lines.append(line)
         self.snapshot = Snapshot(outcome.round, outcome.server, outcome.clients)
         if self._is_best(line):
             self._best = Best(outcome.round, partial(self._save_model, outcome.server))
-        return line
 
     def save(self) -> None:
         """Write a checkpoint, unless this round has one or the run is over."""
