@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gcfed import tree
@@ -19,10 +20,16 @@ T = TypeVar("T")
 class Traced(Generic[T]):
     """``fn`` as it acts on arguments shaped as ``arguments``; compiled by Inductor if asked.
 
-    What ``fn`` writes into its arguments, the trace writes too.
+    What ``fn`` writes into its arguments, the trace writes too.  ``change`` may rewrite the trace.
     """
 
-    def __init__(self, fn: Callable[..., T], *arguments: Any, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., T],
+        *arguments: Any,
+        compiled: bool = False,
+        change: Callable[[Graph], None] | None = None,
+    ) -> None:
         shape: list[T] = []
         arguments = tree.map(torch.clone, arguments)  # two that are one tensor would become one
 
@@ -32,6 +39,8 @@ class Traced(Generic[T]):
 
         module = make_fx(on_leaves)(*(x for _, x in tree.leaves(arguments)))
         module.graph.eliminate_dead_code()
+        if change is not None:
+            change(module.graph)
         module.recompile()
         self._shape = tree.map(lambda _: _PLACE, shape[-1])
         # torch.compile on ``fn`` itself would compile nothing, and not say so

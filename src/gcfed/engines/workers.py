@@ -23,7 +23,7 @@ from gcfed import random, tree
 from gcfed.context import Batch
 from gcfed.data.batches import Batches, Plan
 from gcfed.engines.common import common_task
-from gcfed.engines.layout import ChannelsLast, channels_last
+from gcfed.engines.layout import ChannelsLast, channels_last, lay_out_pooling
 from gcfed.engines.tracing import Traced
 from gcfed.errors import InputError
 from gcfed.local import RECEIVED, Client, Job, Progress, Trained
@@ -130,7 +130,7 @@ class Program:
             return None
         try:
             at = _laid_out(self.task.begin(client))
-            return Traced(self.task.gradients, at, batch, client)
+            return Traced(self.task.gradients, at, batch, client, change=lay_out_pooling)
         except InputError:
             raise
         except Exception as error:
