@@ -13,7 +13,9 @@ from gcfed.model import Model
 from gcfed.registry import Registry
 
 Engine = Callable[[Sequence[Job]], list[Trained]]
-"""Trains the cohorts of one or several runs; each goes out as it came, clients stacked."""
+"""Trains the cohorts of one or several runs; each goes out as it came, clients stacked, and is good
+until the engine is called again.
+"""
 
 
 class Choice(NamedTuple):

@@ -151,7 +151,7 @@ class Program:
 
     def results(self) -> list[Trained]:
         return [
-            tree.map(lambda x, n=n: x[:n].clone(), trained)
+            tree.take(trained, slice(n))
             for trained, n in zip(self.trained, self.counts, strict=True)
         ]
 
@@ -170,13 +170,11 @@ class Program:
             return at
         at = _laid_out(at)
         params = list(at.params.values())
-        optimizer = self.task.optimizer.in_place(params, client.lr.item())
+        step = self.task.optimizer.in_place(params, client.lr.item())
         for batch in batches.padded(0, self.width):
             grads, loss, buffers = self.gradients(at, batch, client)
-            for p, g in zip(params, grads.values(), strict=True):
-                p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
-            optimizer.step()
-            optimizer.zero_grad()  # its memory serves the next gradient
+            step([_laid_as(p, g) for p, g in zip(params, grads.values(), strict=True)])
+            del grads  # their memory serves the next ones
             at = at._replace(buffers=buffers, steps=at.steps + 1, loss=at.loss + loss)
         return at
 
@@ -278,6 +276,10 @@ def _shared(one: Client, room: int) -> Client:
 def _empty(count: int, like: Tensor) -> Tensor:
     memory = torch.empty(count, *like.shape, dtype=like.dtype)
     return memory.share_memory_()  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _laid_as(p: Tensor, g: Tensor) -> Tensor:
+    return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
 
 
 def _laid_out(at: Progress) -> Progress:
