@@ -12,10 +12,12 @@ import typer
 from gcfed import laws
 from gcfed.algorithm import Algorithm
 from gcfed.algorithms import ALGORITHMS
+from gcfed.availability import AVAILABILITIES
 from gcfed.cli import again, console, data, results
 from gcfed.cli.again import exit_code
 from gcfed.cli.compare import compare
 from gcfed.cli.options import Plugins
+from gcfed.cli.sweep import sweep
 from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
 from gcfed.errors import InputError, unknown
@@ -47,6 +49,7 @@ app.add_typer(data.app, name="data")
 app.command()(again.resume)
 app.command()(again.verify)
 app.command()(compare)
+app.command()(sweep)
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithms": ALGORITHMS,
@@ -54,6 +57,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "models": MODELS,
     "partitions": PARTITIONS,
     "engines": ENGINES,
+    "availabilities": AVAILABILITIES,
     "samplers": SAMPLERS,
     "faults": FAULTS,
     "trackers": TRACKERS,
@@ -187,7 +191,8 @@ def list_(
 ) -> None:
     """List what there is to choose from, a line each.
 
-    WHAT is algorithms, datasets, models, partitions, engines, or settings (of gcfed run).
+    WHAT is algorithms, datasets, models, partitions, engines, availabilities, samplers, faults,
+    trackers, or settings (of gcfed run).
     """
     if what == "settings":
         console.table(("setting", "default", "what it says"), describe())

@@ -33,17 +33,20 @@ class GraphEngine(ABC):
         lineup = Lineup.of(jobs)
         if not lineup.cohort.key.is_cuda or lineup.task == self._eager:
             return lineup.finish(eagerly(lineup))
-        lineup = lineup.filled()
-        if self._program is None or not self._program.fits(lineup):
-            self.close()
-            self._program = self.program(lineup)
         try:
-            return lineup.finish(self._program.run(lineup))
+            with torch.cuda.device(lineup.cohort.key.device):
+                return self._replay(lineup.filled())
         except NoGraphError as error:
             warnings.warn(f"no CUDA graph, so rounds are slower: {error}", stacklevel=2)
             self.close()
             self._eager = lineup.task
             return lineup.finish(eagerly(lineup))
+
+    def _replay(self, lineup: Lineup) -> list[Trained]:
+        if self._program is None or not self._program.fits(lineup):
+            self.close()
+            self._program = self.program(lineup)
+        return lineup.finish(self._program.run(lineup))
 
     def close(self) -> None:
         """Forget the program: its memory is needed."""

@@ -1,0 +1,131 @@
+"""A sweep while it goes: a live table on a terminal, elsewhere plain lines."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Group as Stacked
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from gcfed.cli import console
+from gcfed.cli.results import percent
+from gcfed.sweeps.state import OVER, State
+from gcfed.sweeps.sweep import Observer, Sweep
+
+ROOM = 6  # lines of a screen that are not for cells
+
+
+@contextmanager
+def watched(sweep: Sweep, quiet: bool = False) -> Iterator[Observer | None]:
+    """Show how far a sweep is, on standard error."""
+    if quiet:
+        yield None
+    elif not console.err.is_terminal:
+        yield plain_lines(sweep)
+    else:
+        board = Board(sweep)
+        with Live(console=console.err, get_renderable=board.draw) as live:
+            try:
+                yield lambda state: None
+            except BaseException:
+                live.transient = True  # an error message stands alone
+                raise
+
+
+def plain_lines(sweep: Sweep) -> Callable[[State], None]:
+    """A line when a cell starts, at every tenth of its rounds, and when it is over."""
+    told: dict[int, int] = {}
+    measure = "validation" if sweep.grid.is_tuned else "accuracy"
+
+    def tell(state: State) -> None:
+        cell, number = state.cell, state.cell.number
+        if state.status == "running" and number not in told:
+            told[number] = 0
+            text = f"starts on {state.device}"
+        elif state.status == "running":
+            tenth = 10 * state.rounds // cell.rounds
+            if tenth == told[number]:
+                return
+            told[number] = tenth
+            text = f"round {state.rounds} of {cell.rounds}"
+            text += "" if state.score is None else f"  {measure} {percent(state.score)} %"
+            text += f"  {duration(state.left)} left" if state.left else ""
+        else:
+            text = f"{state.status} after {duration(state.seconds)}"
+            text += f": {state.reason}" if state.reason else ""
+        of = f"cell {number} of {len(sweep.cells)}"
+        print(f"{of} ({cell.name}): {text}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+class Board:
+    """The live table; where there are more cells than lines, those that matter most."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        costs = [plan.cost for plan in sweep.plans]
+        counted = all(cost.flops is not None for cost in costs)
+        self._weights = [(c.flops if counted else c.examples) or 0.0 for c in costs]
+
+    def draw(self) -> Stacked:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        score = "validation (%)" if self._sweep.grid.is_tuned else "accuracy (%)"
+        for column in ("cell", "settings", "status", "round", "", score, "left"):
+            table.add_column(column, no_wrap=True, overflow="ellipsis")
+        for state in self._shown():
+            cell = state.cell
+            bar = ProgressBar(total=cell.rounds, completed=self._rounds(state), width=20)
+            at = f"on {state.device}" if state.status == "running" else state.status
+            progress = f"{self._rounds(state)}/{cell.rounds}"
+            row = (str(cell.number), escape(cell.name), at, progress)
+            left = duration(state.left) if state.left else ""
+            table.add_row(*row, bar, percent(state.score), left)
+        return Stacked(table, self._footer())
+
+    def _shown(self) -> list[State]:
+        """In order; if they do not fit, first those that run, then failed, waiting, done ones."""
+        cells, room = self._sweep.cells, max(console.err.height - ROOM, 1)
+        order = ("running", "failed", "diverged", "stopped", "waiting", "done")
+        kept = sorted(cells, key=lambda s: (order.index(s.status), s.cell.number))[:room]
+        return sorted(kept, key=lambda s: s.cell.number)
+
+    def _rounds(self, state: State) -> int:
+        return state.cell.rounds if state.status == "done" else state.rounds
+
+    def _footer(self) -> str:
+        cells = self._sweep.cells
+        over = [state for state in cells if state.status in OVER]
+        bad = sum(state.status in ("failed", "diverged") for state in cells)
+        text = f"{len(over)} of {len(cells)} cells" + (f", {bad} failed or diverged" if bad else "")
+        total, done, seen = 0.0, 0.0, 0.0
+        for state, weight in zip(cells, self._weights, strict=True):
+            rounds = weight * state.cell.rounds * len(state.cell.configs)
+            total += rounds
+            done += rounds if state.status in OVER else weight * sum(state.done.values())
+            seen += weight * state.seen
+        text += f"  {100 * done / total:.0f} %" if total else ""
+        since = min((s.first_round for s in cells if s.first_round), default=None)
+        if seen and since is not None and self._sweep.of("running"):
+            left = (total - done) * (time.time() - since) / seen
+            text += f"  {duration(left)} left"
+        return text
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds, as a person reads them.
+
+    >>> duration(8.31), duration(75), duration(7400)
+    ('8.3 s', '1:15', '2:03:20')
+    """
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,148 @@
+"""The command that trains a grid of settings."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gcfed.cli import console
+from gcfed.cli.again import DIVERGED, INTERRUPTED
+from gcfed.cli.board import duration, watched
+from gcfed.cli.options import Plugins
+from gcfed.cli.results import percent
+from gcfed.experiments.store import STORE
+from gcfed.experiments.writer import SMOOTHED
+from gcfed.sweeps.grid import describe
+from gcfed.sweeps.planning import Plan
+from gcfed.sweeps.sweep import Sweep
+
+FAILED = 1
+PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", hidden=True)],
+    devices: Annotated[
+        str | None,
+        typer.Option(metavar="cuda:0,cuda:1", help="A process for each; cpu,cpu shares the cores."),
+    ] = None,
+    store: Annotated[
+        Path,
+        typer.Option(help="Where runs are kept and found again; runs.", show_default=False),
+    ] = STORE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record alone.")] = False,
+    plugin: Plugins = None,
+) -> None:
+    """Train a grid of settings, several seeds each, on several devices.
+
+    GRID.toml holds settings as for gcfed run, seeds = [0, 1, 2], a table [grid] with a list of
+    values for each setting that is varied, and may hold a table [tune] of settings that are
+    selected by validation accuracy.  Asked again, it goes on: what is done is found.  The exit code
+    is 0; 1 if a cell failed; 3 if one diverged (with [tune]: if nothing could be selected); 130 if
+    the sweep was stopped.
+    """
+    made = Sweep(grid, store, devices, plugins=plugin or [])
+    if dry_run:
+        _print_plans(made, as_json)
+        return
+    if (done := len(made.of("done")) + len(made.of("diverged"))) and not as_json:
+        console.say(f"{done} of {len(made.cells)} cells are done already")
+    with watched(made, quiet=as_json) as observe:
+        made.run(observe)
+    if as_json:
+        print(json.dumps(made.to_json(), indent=2))
+    else:
+        _print(made)
+    sys.exit(_exit_code(made))
+
+
+def _exit_code(made: Sweep) -> int:
+    """A sweep that was stopped is not over; a candidate may diverge, if another is selected."""
+    if made.is_stopped:
+        return INTERRUPTED
+    if made.of("failed"):
+        return FAILED
+    tuned = made.grid.is_tuned
+    lost = [s for s in made.selected if s.best is None] if tuned else made.of("diverged")
+    return DIVERGED if lost else 0
+
+
+def _print(made: Sweep) -> None:
+    if made.runs:
+        console.tell(made.compare().render().rstrip())
+    if made.grid.is_tuned:
+        console.tell()
+        rows = [
+            (s.name, describe(s.best.cell.candidate) if s.best else "none yet", percent(s.score))
+            for s in made.selected
+        ]
+        console.table(("settings", "selected", "validation (%)"), rows)
+        console.tell(f"mean over seeds of the last {SMOOTHED} evaluations on validation examples")
+    for state in (*made.of("failed"), *made.of("diverged")):
+        name = f"cell {state.cell.number} ({state.cell.name})"
+        console.say(f"{name} {state.status}: {state.reason}")
+    console.say(f"record  {made.path}")
+    if made.is_stopped:
+        over = len(made.cells) - len(made.of("stopped")) - len(made.of("waiting"))
+        console.say(f"stopped with {over} of {len(made.cells)} cells; the same command goes on")
+
+
+def _print_plans(made: Sweep, as_json: bool) -> None:
+    lines = [plan.to_json() for plan in made.plans]
+    if as_json:
+        print(json.dumps(lines, indent=2))
+        return
+    keys = list(made.cells[0].cell.settings)
+    columns = ("cell", *keys, "seeds", "status", "rounds", "examples", "FLOP", "bytes", "time")
+    rows = [_row(plan, keys) for plan in made.plans]
+    console.table(columns, [*rows, _total(made, len(keys))])
+    console.tell("what is left to do: rounds of all seeds, training examples, 3 times the forward")
+    console.tell(
+        "products, bytes up and down; time by runs in the store, ? if there are none alike"
+    )
+
+
+def _row(plan: Plan, keys: list[str]) -> list[str]:
+    line, seeds = plan.to_json(), len(plan.cell.configs)
+    values = [str(plan.cell.settings[key]) for key in keys]
+    first = [str(plan.cell.number), *values, str(seeds), plan.status, str(line["rounds"])]
+    return [*first, *_costs(line["examples"], line["flops"], line["bytes"], line["seconds"])]
+
+
+def _total(made: Sweep, num_keys: int) -> list[str]:
+    """The sum; time is divided among GPUs, and not among processes that share a CPU."""
+    lines = [plan.to_json() for plan in made.plans]
+    sums = []
+    for key in ("examples", "flops", "bytes", "seconds"):
+        values = [line[key] for line in lines]
+        sums.append(None if None in values else sum(values))
+    gpus = len([device for device in made.devices if device != "cpu"])
+    if sums[-1] is not None:
+        sums[-1] /= max(gpus, 1)
+    rounds = str(sum(line["rounds"] for line in lines))
+    return ["all", *[""] * num_keys, str(len(made.grid.seeds)), "", rounds, *_costs(*sums)]
+
+
+def _costs(
+    examples: float | None, flops: float | None, num_bytes: float | None, seconds: float | None
+) -> list[str]:
+    return [short(examples), short(flops), short(num_bytes), duration(seconds)]
+
+
+def short(value: float | None) -> str:
+    """A number by three digits and a prefix.
+
+    >>> short(0), short(4600), short(1.234e12)
+    ('0', '4.6 k', '1.23 T')
+    """
+    if value is None:
+        return "?"
+    value = float(f"{value:.3g}")
+    power = min(int(math.log10(value)) // 3, len(PREFIXES) - 1) if value >= 1 else 0
+    return f"{value / 1000**power:.3g} {PREFIXES[power]}".rstrip()

@@ -1,0 +1,159 @@
+"""A process that trains cells: what it is told, what it tells, and its life."""
+
+import os
+import signal
+import threading
+import traceback
+import warnings
+from _thread import interrupt_main
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import torch
+
+from gcfed.errors import InputError
+from gcfed.evaluation import Record
+from gcfed.experiments.config import Config
+from gcfed.experiments.store import RunStore
+
+
+class Job(NamedTuple):
+    """A cell to train: runs to do together, and the accuracy to tell of."""
+
+    number: int
+    configs: tuple[Config, ...]
+    store: Path
+    score: str
+
+
+class Stop(NamedTuple):
+    """Stop after the round in progress; told twice, at once.  So does a parent that is gone."""
+
+
+class Ready(NamedTuple):
+    """The process has begun."""
+
+
+class Started(NamedTuple):
+    """A cell was given to a process."""
+
+
+class Rounds(NamedTuple):
+    """How many rounds seeds have, by their place, and what they score."""
+
+    done: dict[int, int]
+    scores: dict[int, float]
+
+
+class Note(NamedTuple):
+    """A warning."""
+
+    text: str
+
+
+class Ended(NamedTuple):
+    """A cell that is over: its run folders, or why there are none.
+
+    ``trace`` is that of an error which is not the input's.  Without any, it was stopped before its
+    first round.
+    """
+
+    runs: list[str]
+    reason: str | None = None
+    trace: str | None = None
+
+
+Message = Ready | Started | Rounds | Note | Ended
+
+
+def serve(pipe: Connection, device: str, cores: Sequence[int], folder: Path) -> None:
+    """The life of a process: cells, until it is told to stop or the parent is gone."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C is the parent's to handle, and to tell
+    os.chdir(folder)  # multiprocessing goes to where the parent began
+    if hasattr(os, "sched_setaffinity") and cores:
+        os.sched_setaffinity(0, cores)
+    if cores:
+        torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    Child(pipe).live()
+
+
+class Child:
+    """The inside of a process, in two threads: one trains, one listens."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._is_busy = self._is_stopping = False
+        self._sending = threading.RLock()
+
+    def live(self) -> None:
+        signal.signal(signal.SIGINT, self._interrupted)
+        warnings.showwarning = self._warn  # type: ignore[assignment]
+        warnings.filterwarnings("ignore", "stopping after this round")  # the parent says it
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._send(Ready())
+        while (job := self._inbox.get()) is not None:
+            self._send(self._do(job))
+
+    def _listen(self) -> None:
+        """What stops a cell reaches it as Ctrl-C would."""
+        while True:
+            try:
+                message = self._pipe.recv()
+            except (EOFError, OSError):
+                message = None
+            if isinstance(message, Job):
+                self._inbox.put(message)
+                continue
+            self._is_stopping = True  # before a cell that is only about to begin looks
+            self._inbox.put(None)
+            interrupt_main()
+            if message is None:
+                return
+
+    def _interrupted(self, *_: object) -> None:
+        if self._is_busy:
+            raise KeyboardInterrupt
+
+    def _do(self, job: Job) -> Ended:
+        try:
+            self._is_busy = True
+            if self._is_stopping:
+                raise KeyboardInterrupt
+            ended = self._train(job)
+            self._is_busy = False
+            return ended
+        except KeyboardInterrupt:  # before its first round
+            self._is_busy = False
+            return Ended([])
+
+    def _train(self, job: Job) -> Ended:
+        store = RunStore(job.store)
+
+        def observe(lines: Mapping[int, Record]) -> None:
+            done = {i: line["round"] + 1 for i, line in lines.items()}
+            scores = {i: line[job.score] for i, line in lines.items()}
+            self._send(Rounds(done, {i: s for i, s in scores.items() if s is not None}))
+
+        try:
+            runs = store.run_together(job.configs, observe)
+        except InputError as error:
+            return Ended([], str(error))
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            return Ended([], reason, traceback.format_exc())
+        return Ended([run.path.name for run in runs])
+
+    def _warn(self, message: Warning | str, *_: object) -> None:
+        self._send(Note(str(message)))
+
+    def _send(self, message: Message) -> None:
+        with self._sending, suppress(OSError):  # a parent that is gone needs no news
+            self._pipe.send(message)

@@ -1,0 +1,121 @@
+"""A sweep looked at before anything is trained: every cell is built once, and looked up."""
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gcfed.errors import InputError
+from gcfed.experiments.experiment import Experiment, build
+from gcfed.experiments.identity import digest, fingerprint, identity
+from gcfed.experiments.recorded import Run
+from gcfed.experiments.resuming import is_done
+from gcfed.experiments.store import RunStore
+from gcfed.experiments.trackers import require
+from gcfed.sweeps.cost import Cost, Pace, cost, forward_flops
+from gcfed.sweeps.grid import Cell, Grid
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cell, the runs there are of its seeds, and what a round of one seed costs."""
+
+    cell: Cell
+    runs: tuple[Run | None, ...]
+    cost: Cost
+    seconds: float | None
+
+    @property
+    def left(self) -> list[int]:
+        """How many rounds each seed has to go."""
+        return [
+            config.rounds if run is None else _left(run, config.rounds)
+            for config, run in zip(self.cell.configs, self.runs, strict=True)
+        ]
+
+    @property
+    def status(self) -> str:
+        """What a dry run says of it."""
+        rounds = self.cell.rounds * len(self.runs)
+        if not any(self.left):
+            return "done"
+        return "new" if not any(self.runs) else f"{rounds - sum(self.left)} of {rounds} rounds"
+
+    def to_json(self) -> dict[str, Any]:
+        """What is left of it, all seeds together."""
+        left = sum(self.left)
+        flops = None if self.cost.flops is None else left * self.cost.flops
+        return {
+            "cell": self.cell.number,
+            "settings": self.cell.settings,
+            "status": self.status,
+            "rounds": left,
+            "examples": round(left * self.cost.examples),
+            "flops": flops,
+            "bytes": round(left * self.cost.bytes),
+            "seconds": None if self.seconds is None else left * self.seconds,
+        }
+
+
+def plan(grid: Grid, store: RunStore, device: str) -> list[Plan]:
+    """Look at every cell of a grid; what cannot be built, or is one run twice, is an error.
+
+    A cell is built on the host with its first seed: the others differ in what is drawn.  Data are
+    read once for cells of the same model.
+    """
+    plans: list[Plan] = []
+    builder, pace, seen = Builder(), Pace(store.runs()), dict[str, Cell]()
+    for cell in grid.cells:
+        where = f"{grid.where}: cell {cell.number} ({cell.name})"
+        experiment = builder.build(cell, where)
+        if cell.candidate and "accuracy" not in experiment.tests["validation"].metrics:
+            raise InputError(f"{where}: [tune] selects by accuracy, and there are no classes")
+        hashes = [builder.sha256(experiment, config.seed) for config in cell.configs]
+        other = seen.setdefault(hashes[0], cell)
+        if other is not cell:
+            raise InputError(
+                f"{where} is the same run as cell {other.number} ({other.name}): they differ in "
+                "nothing that changes its numbers"
+            )
+        runs = tuple(map(store.find_sha256, hashes))
+        plans.append(Plan(cell, runs, builder.cost(experiment), pace.seconds(experiment, device)))
+    return plans
+
+
+class Builder:
+    """Builds cells; what several of them share is read, hashed and counted once."""
+
+    def __init__(self) -> None:
+        self._first: dict[object, Experiment] = {}
+        self._data_sha256: dict[object, str] = {}
+        self._forward: dict[object, int | None] = {}
+
+    def build(self, cell: Cell, where: str) -> Experiment:
+        config = cell.configs[0].model_copy(update={"device": "cpu"})
+        alike = (config.dataset, config.data_dir, config.model, config.plugins)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they come again when the cell is trained
+                require(config.track)
+                experiment = build(config, beside=self._first.get(alike))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        self._first.setdefault(alike, experiment)
+        return experiment
+
+    def cost(self, experiment: Experiment) -> Cost:
+        model = (experiment.config.model, experiment.config.dataset)
+        if model not in self._forward:
+            self._forward[model] = forward_flops(experiment)
+        return cost(experiment, self._forward[model])
+
+    def sha256(self, experiment: Experiment, seed: int) -> str:
+        """The identity of an experiment with another seed, for which nothing need be built."""
+        config = experiment.config.model_copy(update={"seed": seed})
+        data = (config.dataset, config.data_dir)
+        if data not in self._data_sha256:
+            self._data_sha256[data] = fingerprint(experiment.dataset)
+        return digest(identity(replace(experiment, config=config), self._data_sha256[data]))
+
+
+def _left(run: Run, rounds: int) -> int:
+    return 0 if is_done(run, rounds) else max(rounds - run.num_rounds, 0)

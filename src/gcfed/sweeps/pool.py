@@ -1,0 +1,156 @@
+"""Processes over devices: each takes the next cell when it is free, and is replaced if it dies."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from gcfed.errors import InputError
+from gcfed.experiments.interrupt import stop_request
+from gcfed.sweeps.child import Ended, Job, Message, Ready, Started, Stop, serve
+from gcfed.sweeps.devices import shares
+
+Tell = Callable[[int, str, Message], None]
+"""Told of a cell, by its number and the device it is on."""
+
+POLL = 0.2  # seconds between looks at whether somebody asked to stop
+PATIENCE = 30.0  # seconds that a process has to save what it did
+
+
+def run_jobs(
+    jobs: Sequence[Job], devices: Sequence[str], began_on: Mapping[int, str], tell: Tell
+) -> None:
+    """Have all jobs done; asked to stop, no more are begun, and those under way stop.
+
+    ``began_on``: the devices of cells that were interrupted, which go on where they began.
+    """
+    waiting, used = list(jobs), devices[: len(jobs)]
+    slots = [Slot(device, cores) for device, cores in zip(used, shares(used), strict=True)]
+    with stop_request() as request:
+        try:
+            while True:
+                if request.made:
+                    waiting.clear()
+                    for slot in slots:
+                        slot.stop()
+                for slot in slots:
+                    if slot.job is None and waiting:
+                        slot.give(_next(waiting, slot.device, began_on), tell)
+                if not any(slot.job for slot in slots):
+                    return
+                wait([slot.pipe for slot in slots if slot.job], POLL)
+                for slot in slots:
+                    slot.hear(tell)
+        finally:
+            for slot in slots:
+                slot.release()
+            for slot in slots:
+                slot.end()
+
+
+def _next(waiting: list[Job], device: str, began_on: Mapping[int, str]) -> Job:
+    fitting = (job for job in waiting if began_on.get(job.number, device) == device)
+    job = next(fitting, waiting[0])
+    waiting.remove(job)
+    return job
+
+
+class Slot:
+    """A device, its process, and the cell that this is at."""
+
+    pipe: Connection
+
+    def __init__(self, device: str, cores: Sequence[int]) -> None:
+        self.device, self._cores = device, cores
+        self.job: Job | None = None
+        self._spawn = multiprocessing.get_context("spawn")
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._gone: list[multiprocessing.process.BaseProcess] = []
+        self._is_ready = self._is_stopped = False
+
+    def give(self, job: Job, tell: Tell) -> None:
+        """Have a cell trained, by a new process if there is none."""
+        if self._process is None or not self._process.is_alive():
+            self.release()
+            self._start()
+        where = {"device": self.device}
+        self.job = job._replace(configs=tuple(c.model_copy(update=where) for c in job.configs))
+        tell(job.number, self.device, Started())
+        with suppress(OSError):  # a process that has died is noticed when it is heard
+            self.pipe.send(self.job)
+
+    def _start(self) -> None:
+        self.pipe, theirs = self._spawn.Pipe()
+        arguments = (theirs, self.device, self._cores, Path.cwd())
+        self._process = self._spawn.Process(target=serve, args=arguments)
+        self._process.start()
+        theirs.close()
+        self._is_ready = False
+
+    def stop(self) -> None:
+        if self.job is not None and not self._is_stopped:
+            self._is_stopped = True
+            with suppress(OSError):
+                self.pipe.send(Stop())
+
+    def hear(self, tell: Tell) -> None:
+        """Take in what the process says; if it is dead, its cell failed."""
+        while self.job is not None:
+            alive = self._process is not None and self._process.is_alive()
+            try:
+                if self.pipe.poll():
+                    self._take(self.pipe.recv(), tell)
+                    continue
+                if alive:
+                    return
+            except (EOFError, OSError):
+                pass
+            self._take(Ended([], self._epitaph()), tell)
+            self.release()
+
+    def _take(self, message: Message, tell: Tell) -> None:
+        if isinstance(message, Ready):
+            self._is_ready = True
+            return
+        assert self.job is not None
+        number = self.job.number
+        if isinstance(message, Ended):
+            self.job = None
+            if message.trace is not None:  # what an error leaves of a device is not known
+                self.release()
+        tell(number, self.device, message)
+
+    def _epitaph(self) -> str:
+        assert self._process is not None
+        self._process.join(PATIENCE)
+        code = self._process.exitcode or 0
+        if code < 0:
+            name = signal.Signals(-code).name
+            return f"its process was ended by {name}; was it killed for want of memory?"
+        if not self._is_ready:
+            raise InputError(
+                f"the process for {self.device} ended before it began, with exit code {code}: a "
+                "script that calls gcfed.sweep does so under if __name__ == '__main__':"
+            )
+        return f"its process ended with exit code {code}"
+
+    def release(self) -> None:
+        """Let the process go: it stops as soon as it has saved what it did."""
+        if self._process is not None:
+            self.pipe.close()
+            self._gone.append(self._process)
+        self._process = self.job = None
+
+    def end(self) -> None:
+        """Wait until all its processes are gone."""
+        for process in self._gone:
+            process.join(PATIENCE)
+            if process.is_alive():
+                process.terminate()
+                process.join(PATIENCE)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._gone = []

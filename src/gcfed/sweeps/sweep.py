@@ -1,0 +1,158 @@
+"""A sweep: the cells of a grid, trained over devices, found again when asked for again."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gcfed.experiments import directory
+from gcfed.experiments.compare import Comparison, compare
+from gcfed.experiments.frame import frame
+from gcfed.experiments.lock import locked
+from gcfed.experiments.recorded import Run, load_run
+from gcfed.experiments.store import STORE, RunStore
+from gcfed.files import write_json
+from gcfed.sweeps.child import Ended, Job, Message, Note, Rounds
+from gcfed.sweeps.devices import find_devices
+from gcfed.sweeps.grid import Source, read_grid
+from gcfed.sweeps.planning import Plan, plan
+from gcfed.sweeps.pool import run_jobs
+from gcfed.sweeps.state import State, found, moment
+from gcfed.sweeps.tuning import Selection, select
+
+SWEEPS, RECORD = "sweeps", "sweep.json"
+
+Observer = Callable[[State], None]
+"""Told of a cell when it starts, after every round, and when it is over."""
+
+
+class Sweep:
+    """The cells of a grid and the runs there are of them; `run` does those that are missing.
+
+    Each cell's seeds are runs of the store, trained together, so what is done is found and what was
+    interrupted goes on.  Beside them the sweep keeps one record, ``sweeps/NAME/sweep.json``.
+    """
+
+    def __init__(
+        self,
+        grid: Source,
+        store: str | Path = STORE,
+        devices: str | Sequence[str] | None = None,
+        *,
+        name: str | None = None,
+        plugins: Iterable[Path] = (),
+    ) -> None:
+        self.grid = read_grid(grid, name=name, plugins=plugins)
+        self.store = RunStore(store)
+        self.devices = find_devices(devices, self.grid.cells[0].configs[0].device)
+        self.plans: list[Plan] = plan(self.grid, self.store, self.devices[0])
+        self.cells: list[State] = list(map(found, self.plans))
+        self.path = self.store.folder / SWEEPS / self.grid.name / RECORD
+        self.started: float | None = None
+        self.finished: float | None = None
+
+    def run(self, observe: Observer | None = None) -> None:
+        """Train what is missing.  Ctrl-C stops after the rounds in progress; `run` goes on."""
+        directory.create(self.path.parent, exist_ok=True)
+
+        def tell(number: int, device: str, message: Message) -> None:
+            state = self.cells[number - 1]
+            if isinstance(message, Note):
+                warnings.warn(f"cell {number}: {message.text}", stacklevel=2)
+                return
+            runs = [load_run(self.store.folder / name) for name in _named(message)]
+            state.take(device, message, runs)
+            if not isinstance(message, Rounds):
+                self._write()
+            if observe is not None:
+                observe(state)
+
+        with locked([self.path.parent]):
+            self.started, self.finished = time.time(), None
+            self._write()
+            try:
+                run_jobs(self._jobs(), self.devices, self._began_on(), tell)
+            except KeyboardInterrupt:  # a second one: processes stopped at once
+                pass
+            finally:
+                for state in self.cells:
+                    if state.status == "running":
+                        state.status = "stopped"
+                self.finished = time.time()
+                self._write()
+
+    @property
+    def selected(self) -> list[Selection]:
+        """With ``[tune]``: what was selected at each point of the grid, by validation accuracy."""
+        return select(self.cells) if self.grid.is_tuned else []
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of cells that are over; with ``[tune]``, only of those that were selected."""
+        over = [*self.of("done"), *self.of("diverged")]
+        if self.grid.is_tuned:
+            over = [selection.best for selection in self.selected if selection.best is not None]
+        return [run for state in self.cells if state in over for run in state.runs]
+
+    def compare(self, *, target: float | None = None, baseline: str | None = None) -> Comparison:
+        """Its runs side by side."""
+        return compare(self.runs, target=target, baseline=baseline)
+
+    def frame(self) -> Any:
+        """A pandas DataFrame with a row a round of its runs."""
+        return frame(self.runs)
+
+    def of(self, status: str) -> list[State]:
+        """The cells that are ``waiting``, ``done``, ``diverged``, ``failed`` or ``stopped``."""
+        return [state for state in self.cells if state.status == status]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether some of it is left to do."""
+        return bool(self.of("stopped") or self.of("waiting"))
+
+    def to_json(self) -> dict[str, Any]:
+        """The record."""
+        return {
+            "sweep": self.grid.name,
+            "grid": self.grid.values,
+            "devices": self.devices,
+            "started": moment(self.started),
+            "finished": moment(self.finished),
+            "cells": [state.to_json() for state in self.cells],
+            "selected": [selection.to_json() for selection in self.selected],
+        }
+
+    def _write(self) -> None:
+        write_json(self.path, self.to_json())
+
+    def _jobs(self) -> list[Job]:
+        score = "validation_accuracy" if self.grid.is_tuned else "test_accuracy"
+        todo = [s.cell for s in self.cells if s.status not in ("done", "diverged")]
+        return [Job(cell.number, cell.configs, self.store.folder, score) for cell in todo]
+
+    def _began_on(self) -> dict[int, str]:
+        """The devices of cells of which there are runs."""
+        return {s.cell.number: s.runs[0].config.device for s in self.cells if s.runs}
+
+
+def _named(message: Message) -> list[str]:
+    return message.runs if isinstance(message, Ended) else []
+
+
+def sweep(
+    grid: Source,
+    store: str | Path = STORE,
+    devices: str | Sequence[str] | None = None,
+    observe: Observer | None = None,
+    *,
+    name: str | None = None,
+) -> Sweep:
+    """Train the cells of a grid, a TOML file or a dict, on these devices; what came out of them.
+
+    Cells that are done are found, and those that were interrupted go on.
+    """
+    made = Sweep(grid, store, devices, name=name)
+    made.run(observe)
+    return made

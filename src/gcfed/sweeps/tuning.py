@@ -1,0 +1,75 @@
+"""What is selected among candidates: by their validation accuracy, and by nothing else."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcfed.sweeps.grid import describe
+from gcfed.sweeps.state import OVER, State
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The candidates of one point of a grid, and the best of them.
+
+    A candidate's score is the mean over seeds of its final validation accuracy, that is of the last
+    ten evaluations; one of which a seed did not finish has none.  ``best`` is None until all are
+    over, and if none has a score.  The first of equals is the best.
+    """
+
+    point: dict[str, Any]
+    candidates: tuple[State, ...]
+    scores: tuple[float | None, ...]
+
+    @property
+    def best(self) -> State | None:
+        if any(state.status not in OVER for state in self.candidates):
+            return None
+        scored = [
+            (score, state)
+            for state, score in zip(self.candidates, self.scores, strict=True)
+            if score is not None
+        ]
+        return max(scored, key=lambda pair: pair[0])[1] if scored else None
+
+    @property
+    def score(self) -> float | None:
+        """The validation accuracy of the best."""
+        return None if self.best is None else self.scores[self.candidates.index(self.best)]
+
+    @property
+    def name(self) -> str:
+        return describe(self.point) or "all"
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "settings": self.point,
+            "selected": None if best is None else best.cell.candidate,
+            "cell": None if best is None else best.cell.number,
+            "validation_accuracy": self.score,
+            "candidates": [
+                {"cell": state.cell.number, **state.cell.candidate, "validation_accuracy": score}
+                for state, score in zip(self.candidates, self.scores, strict=True)
+            ],
+        }
+
+
+def select(states: Sequence[State]) -> list[Selection]:
+    """What is selected at each point of a grid."""
+    points: dict[str, list[State]] = {}
+    for state in states:
+        points.setdefault(json.dumps(state.cell.point), []).append(state)
+    return [
+        Selection(found[0].cell.point, tuple(found), tuple(map(_score, found)))
+        for found in points.values()
+    ]
+
+
+def _score(state: State) -> float | None:
+    """The mean over seeds, all of which must have finished."""
+    if state.status != "done":
+        return None
+    return statistics.fmean(run.summary["validation_accuracy"] for run in state.runs)
