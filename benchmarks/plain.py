@@ -1,7 +1,7 @@
 """The yardstick: the loop a good engineer writes with `nn.Module` and `torch.optim.SGD`.
 
 Data lie on the device, batches are gathered by index, weights are averaged in place.  It sees the
-same clients, the same batches and the same augmentation as gcfed does.
+same clients, the same batches and the same augmentation as gcfed does, drawn by torch's generator.
 """
 
 import copy
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gcfed import SGD, Setup
 from gcfed.data import Dataset
-from gcfed.random import key
+from gcfed.data.augmentation import ImageTransform
 
 
 def rounds(setup: Setup, module: nn.Module) -> Iterator[nn.Module]:
@@ -28,11 +28,11 @@ def rounds(setup: Setup, module: nn.Module) -> Iterator[nn.Module]:
             local.load_state_dict(model.state_dict())
             local.train()
             optimizer = torch.optim.SGD(local.parameters(), setup.lr(t), **_settings(setup))
-            for step, index in enumerate(setup.plan(t, client)):
+            for index in setup.plan(t, client):
                 index = index.to(device)
                 images = x[index]
-                if transform is not None:
-                    images = transform(images, key(0, t, client, step).to(device))  # type: ignore[assignment]
+                if isinstance(transform, ImageTransform):
+                    images = transform(_augmented(images, transform), None)  # type: ignore[assignment]
                 optimizer.zero_grad(set_to_none=True)
                 nn.functional.cross_entropy(local(images), y[index]).backward()
                 optimizer.step()
@@ -44,6 +44,21 @@ def rounds(setup: Setup, module: nn.Module) -> Iterator[nn.Module]:
                 p.copy_(total[name])
         t += 1
         yield model
+
+
+def _augmented(images: Tensor, transform: ImageTransform) -> Tensor:
+    n, _, height, width = images.shape
+    if transform.padding:
+        device, each = images.device, torch.arange(n, device=images.device)[:, None, None]
+        top, left = torch.randint(2 * transform.padding + 1, (2, n, 1, 1), device=device)
+        rows = top + torch.arange(height, device=device)[:, None]
+        columns = left + torch.arange(width, device=device)
+        padded = nn.functional.pad(images, 4 * (transform.padding,))
+        images = padded[each, :, rows, columns].permute(0, 3, 1, 2)
+    if transform.flip:
+        mirrored = torch.rand(n, 1, 1, 1, device=images.device) < 0.5
+        images = torch.where(mirrored, images.flip(3), images)
+    return images
 
 
 def _settings(setup: Setup) -> dict[str, float]:

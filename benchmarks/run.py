@@ -85,9 +85,11 @@ def gcfed_rounds(
 def measure(workload: Workload, options: argparse.Namespace) -> None:
     """Print the table of one workload."""
     device = torch.device(options.device)
+    if options.precision != "float32":
+        torch.set_float32_matmul_precision("high")  # the plain loop's; engines have their own
     data = load(workload.dataset, options.data_dir).to(device)
     contenders = [Contender(PLAIN, plain_rounds(workload, data))]
-    for engine in options.engines.split(","):
+    for engine in filter(None, options.engines.split(",")):
         contenders.append(Contender(engine, gcfed_rounds(workload, data, engine, options)))
     for contender in contenders:
         contender.cold, _ = contender.time(options.warm, device)
