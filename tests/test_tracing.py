@@ -6,6 +6,7 @@ import torch
 from gcfed import parse, sequential, start, tree
 from gcfed.engines.arithmetic import arithmetic, resolve
 from gcfed.engines.common import Lineup, advance, copy, over_clients
+from gcfed.engines.reuse import reuse_memory
 from gcfed.engines.tracing import Traced
 from gcfed.engines.vectorized import VectorProgram
 from gcfed.round import prepare
@@ -114,3 +115,37 @@ def test_bf16_computes_in_bf16_and_keeps_the_weights(make_setup, run):
     assert {w.dtype for w in rough.server.params.values()} == {torch.float64}
     with pytest.raises(ValueError, match="precision is one of auto, float32, tf32, bf16"):
         make_setup(parse("fedavg"), precision="float16")
+
+
+def in_place(traced):
+    """The operations of a trace that overwrite what they read."""
+    return [str(n.target) for n in traced._run.graph.nodes if "_.Tensor" in str(n.target)]
+
+
+@pytest.mark.parametrize(
+    ("fn", "count"),
+    [
+        (lambda x: (x * 2 - 1) / 3, 2),
+        (lambda x: x + 1, 0),  # an argument is the caller's
+        (lambda x: [a := x * 2, a - 1][1] * a, 1),  # the product is needed for the difference
+        (lambda x: [a := (x * 2).t(), a - a.mean(1, keepdim=True)][1], 1),  # through a view
+        (lambda x: [a := x * 2, v := a[0], (a + 1, v * 3)][2], 1),  # the view is read last
+        (lambda x: [a := x * 2, (a, a + 1)][1], 0),  # it is a result itself
+        (lambda x: x.sum(0).expand(3, 4) - 1, 0),  # one memory for three rows
+        (lambda x: [a := x * 2, a - a][1], 0),
+        (lambda x: (x > 0) * x, 0),  # of another dtype
+    ],
+)
+def test_what_is_needed_no_more_is_overwritten(fn, count):
+    x = torch.arange(12.0).view(3, 4) - 5
+    traced = Traced(fn, x, change=reuse_memory)
+    for given in (x, x.flip(0) * 7):
+        before = given.clone()
+        for found, expected in zip(as_tuple(traced(given)), as_tuple(fn(given)), strict=True):
+            assert torch.equal(found, expected)
+        assert torch.equal(given, before)
+    assert len(in_place(traced)) == count
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)

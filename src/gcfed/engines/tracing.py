@@ -4,7 +4,7 @@ What is traced is what the step does for any client of its shapes: keys, counter
 tensors, so nothing of one client is frozen in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -47,9 +47,12 @@ class Traced(Generic[T]):
         self._run = torch.compile(module, dynamic=False) if compiled else module
 
     def __call__(self, *arguments: Any) -> T:
+        return self.on_leaves([x for _, x in tree.leaves(arguments)])
+
+    def on_leaves(self, flat: Sequence[Tensor]) -> T:
+        """The same on the tensors inside the arguments, in the order of `tree.leaves`."""
         with torch.no_grad():
-            flat = self._run(*(x for _, x in tree.leaves(arguments)))
-        return tree.unflatten(self._shape, flat)
+            return tree.unflatten(self._shape, self._run(*flat))
 
 
 _PLACE = torch.empty(0)

@@ -18,12 +18,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.fx import Graph
 
 from gcfed import random, tree
 from gcfed.context import Batch
 from gcfed.data.batches import Batches, Plan
 from gcfed.engines.common import common_task
 from gcfed.engines.layout import ChannelsLast, channels_last, lay_out_pooling
+from gcfed.engines.reuse import reuse_memory
 from gcfed.engines.tracing import Traced
 from gcfed.errors import InputError
 from gcfed.local import RECEIVED, Client, Job, Progress, Trained
@@ -130,7 +132,7 @@ class Program:
             return None
         try:
             at = _laid_out(self.task.begin(client))
-            return Traced(self.task.gradients, at, batch, client, change=lay_out_pooling)
+            return Traced(self.task.gradients, at, batch, client, change=_for_a_cpu)
         except InputError:
             raise
         except Exception as error:
@@ -170,9 +172,11 @@ class Program:
             return at
         at = _laid_out(at)
         params = list(at.params.values())
+        fixed = [x for _, x in tree.leaves(client)]
         step = self.task.optimizer.in_place(params, client.lr.item())
         for batch in batches.padded(0, self.width):
-            grads, loss, buffers = self.gradients(at, batch, client)
+            flat = [*(x for _, x in tree.leaves((at, batch))), *fixed]
+            grads, loss, buffers = self.gradients.on_leaves(flat)
             step([_laid_as(p, g) for p, g in zip(params, grads.values(), strict=True)])
             del grads  # their memory serves the next ones
             at = at._replace(buffers=buffers, steps=at.steps + 1, loss=at.loss + loss)
@@ -276,6 +280,11 @@ def _shared(one: Client, room: int) -> Client:
 def _empty(count: int, like: Tensor) -> Tensor:
     memory = torch.empty(count, *like.shape, dtype=like.dtype)
     return memory.share_memory_()  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _for_a_cpu(graph: Graph) -> None:
+    lay_out_pooling(graph)
+    reuse_memory(graph)
 
 
 def _laid_as(p: Tensor, g: Tensor) -> Tensor:
