@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/gcfed demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered $(TESTS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --cov --cov-report=term:skip-covered $(TESTS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
