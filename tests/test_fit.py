@@ -169,3 +169,22 @@ def test_what_is_refused(module, train, test):
     with pytest.raises(DivergedError, match="not finite") as error:
         fit(module, train, test, **{**SETTINGS, "lr": 1e38})
     assert error.value.round == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm": 3}, "algorithm is a text or an Algorithm; not 3"),
+        ({"dataset": "cifar10"}, "fit takes no dataset"),
+        ({"track": ["tensorboard"]}, "fit takes no track"),
+        ({"module": "mlp"}, "fit trains an nn.Module; not 'mlp'"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(changes, words, module, train):
+    with pytest.raises(InputError, match=words):
+        fit(changes.pop("module", module), train, **changes)
+
+
+def test_a_history_says_what_it_is_in_a_line(module, train, test):
+    history = fit(module, train, test, rounds=1, cohort=2, clients=4, engine="sequential")
+    assert repr(history).startswith("History of 1 rounds of gcfed") and len(repr(history)) < 200

@@ -13,7 +13,7 @@ from running import TINY, flags, lines, tiny
 from safetensors.torch import save_file
 from torch import nn
 
-from gcfed import MODELS, Dataset, Examples, InputError, RunStore, run
+from gcfed import MODELS, Dataset, Examples, InputError, RunStore, load_run, run
 from gcfed.experiments import plugins
 from gcfed.experiments.config import Config
 from gcfed.experiments.experiment import build
@@ -192,7 +192,7 @@ def test_a_run_is_found_when_it_is_asked_for_again(store, monkeypatch):
     for config in (tiny(), tiny(engine="vectorized"), tiny(rounds=1)):
         again = store.run(config)
         assert again.path == first.path == store.find(config).path
-        assert again.summary == first.summary
+        assert again.summary["rounds"] == config.rounds
     assert [run.path for run in store.runs()] == [first.path]
     name = first.path.name
     assert name.startswith("fedavg-synthetic-train-200-test-50-mlp-hidden-8-seed-0-")
@@ -220,6 +220,39 @@ def test_more_rounds_go_on(store, tmp_path):
         tmp_path / "straight" / "rounds.jsonl"
     ).read_bytes()
     assert again.config.rounds == again.summary["rounds"] == 5
+
+
+def test_fewer_rounds_are_those_of_the_longer_run(store, tmp_path):
+    """What is compared after as many rounds must have had as many."""
+    long, short = store.run(tiny(rounds=4)), store.run(tiny(rounds=2))
+    run(tiny(rounds=2), tmp_path / "short")
+    alone = load_run(tmp_path / "short")
+    assert (short.path, short.records) == (long.path, alone.records)
+    assert short.summary == alone.summary and short.config.rounds == short.num_rounds == 2
+    assert long.until(4) is long and len(short.timings) == 2
+    with pytest.raises(InputError, match="the weights after 4 rounds, not 2"):
+        short.model  # noqa: B018
+
+
+def test_an_engine_that_needs_a_gpu_leaves_nothing_behind(gcfed, tmp_path):
+    answer = gcfed("run", *flags(engine="streams"))
+    assert answer.code == 2 and "needs a CUDA device" in answer.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_that_cannot_read_the_data_leaves_nothing_behind(gcfed, tmp_path):
+    @MODELS.register("narrow")
+    def narrow(shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(3, num_classes))
+
+    @MODELS.register("few")
+    def few(shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+
+    for model, words in (("narrow", "cannot read an example of shape"), ("few", "gives 2 logits")):
+        answer = gcfed("run", *flags(model=model))
+        assert answer.code == 2 and words in answer.err and "Traceback" not in answer.err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_cosine_schedule_of_more_rounds_is_another_run(store):

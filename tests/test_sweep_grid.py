@@ -115,6 +115,22 @@ def test_bad_grids(tmp_path, text, message):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_longer_run_counts_as_far_as_it_is_asked_for(tmp_path):
+    """Or candidates of different lengths would be compared."""
+    store = RunStore(tmp_path / "runs")
+    store.run(tiny(rounds=4))
+    (cell,) = Sweep({**TINY, "rounds": 2}, store.folder).cells
+    assert cell.status == "done" and cell.runs[0].summary["rounds"] == 2
+
+
+def test_an_engine_of_gpus_is_refused_where_there_is_none(tmp_path, monkeypatch):
+    grid = {**TINY, "engine": "streams"}
+    with pytest.raises(InputError, match="needs a CUDA device"):
+        Sweep(grid, tmp_path / "runs")
+    monkeypatch.setattr("gcfed.sweeps.sweep.find_devices", lambda *_: ["cuda:0"])
+    assert Sweep(grid, tmp_path / "runs").plans[0].cell.configs[0].engine == "streams"
+
+
 def test_bad_devices(tmp_path):
     for devices, message in (
         (["gpu"], "there is no device 'gpu'"),

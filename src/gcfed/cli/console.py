@@ -26,7 +26,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
             cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             print("  ".join(cells).rstrip())
         return
-    drawn = Table(*map(escape, columns), box=None, padding=(0, 2, 0, 0), header_style="bold")
+    drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        drawn.add_column(escape(column), overflow="fold")  # what is cut cannot be copied
     for row in rows:
         drawn.add_row(*map(escape, row))
     out.print(drawn)

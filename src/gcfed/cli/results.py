@@ -92,7 +92,8 @@ def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False
     for i, run in enumerate(runs):
         if run.path in before and not quiet:
             went_on = f"went on after {first[i]} rounds" if i in first else "found"
-            console.say(f"{went_on}: {run.path}")
+            more = "" if run.rounds is None else f" (it has more than {run.rounds} rounds)"
+            console.say(f"{went_on}: {run.path}{more}")
     _say_engine(runs[0].path, quiet)
     return Group(name, [run.path for run in runs], [run.summary for run in runs])
 
@@ -211,6 +212,7 @@ def _show_run(run: Run) -> None:
         ("final accuracy", f"{percent(summary.get('test_accuracy'))} % ({FINAL[7:]})"),
         ("best accuracy", f"{percent(summary.get('test_accuracy_best'))} %"),
         ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
+        ("precision", run.config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
         ("seconds a round", _pace(run)),
     ]

@@ -33,6 +33,11 @@ ENGINES.register("streams")(streams)
 ENGINES.register("workers")(workers)
 
 
+def needs_cuda(engine: Engine) -> bool:
+    """Whether it works on a GPU alone."""
+    return bool(getattr(engine, "needs_cuda", False))
+
+
 def choose(engine: Engine | str, model: Model, batch_size: int) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
     if engine == "auto":

@@ -1,6 +1,6 @@
 """Every client on a branch of its own of one CUDA graph: for models whose mapped steps are slow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -11,8 +11,7 @@ from gcfed.engines.common import Lineup, advance, copy, is_shared
 from gcfed.engines.graphs import GraphEngine, Program
 from gcfed.engines.layout import ChannelsLast, channels_last
 from gcfed.engines.tracing import Traced
-from gcfed.errors import InputError
-from gcfed.local import Client, Job, Progress, Trained
+from gcfed.local import Client, Progress
 
 
 class Streams(GraphEngine):
@@ -22,11 +21,7 @@ class Streams(GraphEngine):
     """
 
     name = "streams"
-
-    def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
-        if not jobs[0].cohort.key.is_cuda:
-            raise InputError("the streams engine needs a CUDA device; on a CPU there is workers")
-        return super().__call__(jobs)
+    needs_cuda = True
 
     def program(self, lineup: Lineup) -> Program:
         return StreamProgram(lineup)

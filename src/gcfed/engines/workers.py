@@ -255,7 +255,8 @@ def _serve(pipe: Connection, others: Sequence[Connection], call: Callable[..., N
             answer = error
         except Exception:
             answer = RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
-        pipe.send(answer)
+        with suppress(OSError):  # the parent has gone: the next look says so
+            pipe.send(answer)
 
 
 def _end(pipes: Sequence[Connection], processes: Sequence[Any]) -> None:

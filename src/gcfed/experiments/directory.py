@@ -55,7 +55,7 @@ def create(path: Path, *, exist_ok: bool = False) -> Path:
 def refuse_existing(path: Path) -> None:
     """Say so, before any work is done, if ``path`` is taken or lies below what is no folder."""
     if path.exists() or path.is_symlink():
-        raise InputError(f"{path} exists already: name another folder with --out")
+        raise InputError(f"{path} exists already: name another folder")
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir():
         raise InputError(f"{path} cannot be made: {above} is a file, not a folder")

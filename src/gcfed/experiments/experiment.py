@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from gcfed import evaluation, random
+from gcfed import evaluation, random, tree
 from gcfed.algorithm import Algorithm
 from gcfed.availability import settled as settled_availability
 from gcfed.data import (
@@ -127,6 +127,7 @@ def build(
         faults=FAULTS.parse(config.faults)(),
         initial=model.params,
     )
+    _try_model(setup, dataset)
     metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
@@ -244,6 +245,23 @@ def _checked(dataset: Dataset, loss: Loss) -> Dataset:
             "these labels are numbers, not classes: gcfed.fit takes a loss=... of them"
         )
     return dataset
+
+
+def _try_model(setup: Setup, dataset: Dataset) -> None:
+    """Show the model an example, so that one which cannot read it is refused before a run."""
+    x = tree.take(dataset.test.x, slice(1))
+    try:
+        logits = evaluation.predict(setup, start(setup).server, x).logits
+    except Exception as error:
+        shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise InputError(
+            f"the model cannot read an example of shape {shape[0]}: {reason}"
+        ) from error
+    classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
+    if classes and logits.shape[1] < dataset.num_classes:
+        given, needed = logits.shape[1], dataset.num_classes
+        raise InputError(f"the model gives {given} logits, and there are {needed} classes")
 
 
 def _of_type(wanted: type[T], what: str, value: Any) -> T:

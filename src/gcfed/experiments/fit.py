@@ -9,7 +9,7 @@ from torch import nn
 from gcfed.algorithm import Algorithm
 from gcfed.data import Dataset
 from gcfed.data.user import dataset_from
-from gcfed.errors import unknown
+from gcfed.errors import InputError, unknown
 from gcfed.evaluation import Metric, Record
 from gcfed.experiments.config import make
 from gcfed.experiments.experiment import Experiment, Given, build
@@ -18,7 +18,7 @@ from gcfed.setup import cross_entropy
 from gcfed.simulation import simulate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class History:
     """What a run went through, and the module it ended with."""
 
@@ -31,6 +31,12 @@ class History:
         if name not in self.records[0]:
             raise unknown("number of a round", name, self.records[0])
         return [line[name] for line in self.records if line[name] is not None]
+
+    def __repr__(self) -> str:
+        last = f"test_accuracy={self.records[-1]['test_accuracy']}"
+        return (
+            f"History of {len(self.records)} rounds of {self.experiment.config.algorithm}, {last}"
+        )
 
     def plot(self, name: str = "test_accuracy") -> Any:
         """A matplotlib figure of one number over the rounds."""
@@ -58,6 +64,7 @@ def fit(
     logits and labels to a number for each example.  ``module`` itself is left as it is: the trained
     copy is the history's.  A run that diverges raises `DivergedError`.
     """
+    _check(module, algorithm, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
     if "client" in dataset.keys and not settings.keys() & {"partition", "alpha"}:
         settings["partition"] = "by(key='client')"  # the data came divided
@@ -80,3 +87,13 @@ def fit(
             on_round(records[-1])
     trained = experiment.setup.model.module(server.params, server.buffers)
     return History(records, trained, experiment)
+
+
+def _check(module: Any, algorithm: Any, settings: Mapping[str, Any]) -> None:
+    if not isinstance(module, nn.Module):
+        raise InputError(f"fit trains an nn.Module; not {module!r}")
+    if not isinstance(algorithm, Algorithm | str):
+        raise InputError(f"algorithm is a text or an Algorithm; not {algorithm!r}")
+    for key in ("dataset", "model", "track"):
+        if key in settings:
+            raise InputError(f"fit takes no {key}: it has a module, data and on_round of yours")

@@ -21,22 +21,34 @@ from gcfed.experiments.config import Config, make, read
 from gcfed.experiments.directory import read_lines
 from gcfed.experiments.experiment import load_weights, make_module, read_dataset
 from gcfed.experiments.plugins import load_plugins
+from gcfed.experiments.writer import summarize
 
 BATCH = 1000  # examples that a loaded model is shown at once
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read when asked.  ``load_run("runs/x").predict(images)`` gives classes."""
+    """A run directory, read when asked.  ``load_run("runs/x").predict(images)`` gives classes.
+
+    With ``rounds``, as it was after so many, if it has more.
+    """
 
     path: Path
+    rounds: int | None = None
+
+    def until(self, rounds: int) -> "Run":
+        """The run as it was after so many rounds; with fewer, as it is."""
+        return Run(self.path, rounds) if self.num_rounds > rounds else self
 
     @cached_property
     def config(self) -> Config:
-        return make(read(self.path / directory.CONFIG), str(self.path / directory.CONFIG))
+        config = make(read(self.path / directory.CONFIG), str(self.path / directory.CONFIG))
+        return config if self.rounds is None else config.model_copy(update={"rounds": self.rounds})
 
     @cached_property
     def summary(self) -> dict[str, Any]:
+        if self.rounds is not None:
+            return {"status": "finished", **summarize(self.config, self.records)}
         path = self.path / directory.SUMMARY
         return _json(path) if path.exists() else directory.RUNNING
 
@@ -47,17 +59,18 @@ class Run:
     @cached_property
     def records(self) -> list[Record]:
         """Its rounds; a torn last line is left out."""
-        return read_lines(self.path / directory.ROUNDS)
+        return read_lines(self.path / directory.ROUNDS)[: self.rounds]
 
     @property
     def num_rounds(self) -> int:
         """How many rounds are written down, whether they can be read or not."""
         path = self.path / directory.ROUNDS
-        return path.read_bytes().count(b"\n") if path.exists() else 0
+        found = path.read_bytes().count(b"\n") if path.exists() else 0
+        return found if self.rounds is None else min(found, self.rounds)
 
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
-        return read_lines(self.path / directory.TIMINGS)
+        return read_lines(self.path / directory.TIMINGS)[: self.rounds]
 
     @cached_property
     def model(self) -> nn.Module:
@@ -65,6 +78,11 @@ class Run:
 
         With ``buffers = "local"`` its buffers are those of the start: clients keep their own.
         """
+        if self.rounds is not None:
+            there = load_run(self.path).num_rounds
+            raise InputError(
+                f"{self.path} holds the weights after {there} rounds, not {self.rounds}"
+            )
         return self._module(self.path / directory.WEIGHTS)
 
     @cached_property

@@ -46,6 +46,11 @@ def run_together(
     configs: Sequence[Config], paths: Sequence[Path], observe: Observer | None = None
 ) -> list[dict[str, Any]]:
     """Do several runs that differ in their seeds, the clients of all trained together."""
+    for config in configs:
+        if not isinstance(config, Config):
+            raise InputError(
+                f"a run is of a gcfed.Config, such as Config(rounds=5); not {config!r}"
+            )
     for path in paths:
         directory.refuse_existing(path)
     require(configs[0].track)

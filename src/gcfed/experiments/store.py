@@ -40,6 +40,8 @@ class RunStore:
     def run_together(self, configs: Sequence[Config], observe: Observer | None = None) -> list[Run]:
         """Do several runs that differ in their seeds, or find them done.
 
+        One that has more rounds already is given as it was after those that are asked for.
+
         New ones are trained together.  Those that are there go on with the runs and the engine that
         they began with.
         """
@@ -50,7 +52,8 @@ class RunStore:
             self._begin(configs, experiments, hashes, observe)
         elif any(self.find_sha256(sha256) is None for sha256 in hashes):
             raise KeyboardInterrupt  # before the first round of new ones
-        return [self._sure(sha256) for sha256 in hashes]
+        asked = zip(configs, hashes, strict=True)
+        return [self._sure(sha256).until(config.rounds) for config, sha256 in asked]
 
     def _go_on(
         self, configs: Sequence[Config], hashes: Sequence[str], observe: Observer | None

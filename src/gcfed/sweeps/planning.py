@@ -4,6 +4,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gcfed.engines import ENGINES, needs_cuda
 from gcfed.errors import InputError
 from gcfed.experiments.experiment import Experiment, build
 from gcfed.experiments.identity import digest, fingerprint, identity
@@ -66,7 +67,7 @@ def plan(grid: Grid, store: RunStore, device: str) -> list[Plan]:
     builder, pace, seen = Builder(), Pace(store.runs()), dict[str, Cell]()
     for cell in grid.cells:
         where = f"{grid.where}: cell {cell.number} ({cell.name})"
-        experiment = builder.build(cell, where)
+        experiment = builder.build(cell, where, device)
         if cell.candidate and "accuracy" not in experiment.tests["validation"].metrics:
             raise InputError(f"{where}: [tune] selects by accuracy, and there are no classes")
         hashes = [builder.sha256(experiment, config.seed) for config in cell.configs]
@@ -76,7 +77,8 @@ def plan(grid: Grid, store: RunStore, device: str) -> list[Plan]:
                 f"{where} is the same run as cell {other.number} ({other.name}): they differ in "
                 "nothing that changes its numbers"
             )
-        runs = tuple(map(store.find_sha256, hashes))
+        there = map(store.find_sha256, hashes)
+        runs = tuple(None if run is None else run.until(cell.rounds) for run in there)
         plans.append(Plan(cell, runs, builder.cost(experiment), pace.seconds(experiment, device)))
     return plans
 
@@ -89,8 +91,10 @@ class Builder:
         self._data_sha256: dict[object, str] = {}
         self._forward: dict[object, int | None] = {}
 
-    def build(self, cell: Cell, where: str) -> Experiment:
+    def build(self, cell: Cell, where: str, device: str) -> Experiment:
         config = cell.configs[0].model_copy(update={"device": "cpu"})
+        if device != "cpu" and config.engine in ENGINES and needs_cuda(ENGINES[config.engine]):
+            config = config.model_copy(update={"engine": "auto"})  # here nothing is trained
         alike = (config.dataset, config.data_dir, config.model, config.plugins)
         try:
             with warnings.catch_warnings():

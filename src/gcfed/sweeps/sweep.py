@@ -61,7 +61,8 @@ class Sweep:
             if isinstance(message, Note):
                 warnings.warn(f"cell {number}: {message.text}", stacklevel=2)
                 return
-            runs = [load_run(self.store.folder / name) for name in _named(message)]
+            found = [load_run(self.store.folder / name) for name in _named(message)]
+            runs = [run.until(state.cell.rounds) for run in found]
             state.take(device, message, runs)
             if not isinstance(message, Rounds):
                 self._write()
