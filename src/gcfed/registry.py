@@ -146,7 +146,9 @@ def _value(where: str, node: ast.expr, hint: Any) -> Any:
     try:
         value = ast.literal_eval(node)
     except (TypeError, ValueError, RecursionError):
-        raise InputError(f"{where} takes a literal, not code: {_source(node)}") from None
+        raise InputError(
+            f"{where} takes a literal, not code: {_source(node)}; text goes in quotes"
+        ) from None
     if isinstance(value, list) and get_origin(hint) is not list:
         value = tuple(value)
     if not _fits(value, hint):

@@ -71,7 +71,7 @@ def shards(
     if num_clients * per_client > pool.size:
         raise InputError(
             f"{num_clients} clients with {per_client} shards each need as many examples as shards, "
-            f"{num_clients * per_client}, of {pool.size}; lower num_clients or per_client"
+            f"{num_clients * per_client}, of {pool.size}; lower clients or per_client"
         )
     order = np.concatenate(_classes("shards", pool))
     dealt = np.repeat(np.arange(num_clients, dtype=np.int32), per_client)
@@ -105,7 +105,7 @@ def classes(pool: Pool, num_clients: int | None, rng: np.random.Generator, *, k:
         few, many = len(members[scarce[0]]), holders[scarce[0]]
         raise InputError(
             f"a class of {few} examples cannot be divided among {many} clients; "
-            f"lower num_clients ({num_clients}) or k ({k})"
+            f"lower clients ({num_clients}) or k ({k})"
         )
     clients = np.split(stable_sort(held)[1] // k, np.cumsum(holders)[:-1])
     shares = ((c, _even(len(m), len(c))) for m, c in zip(members, clients, strict=True))
@@ -310,6 +310,6 @@ def _checked(name: str, pool: Pool, num_clients: int | None, min_size: int = 1) 
     if num_clients * min_size > pool.size:
         raise InputError(
             f"{num_clients} clients of at least {min_size} examples need "
-            f"{num_clients * min_size}, and there are {pool.size}; lower num_clients or min_size"
+            f"{num_clients * min_size}, and there are {pool.size}; lower clients or min_size"
         )
     return num_clients
