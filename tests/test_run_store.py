@@ -346,3 +346,16 @@ def test_without_out_runs_go_to_the_store(gcfed, tmp_path):
     diverged = gcfed("run", *flags(lr=1e30))
     assert diverged.code == gcfed("run", *flags(lr=1e30)).code == 3
     assert TINY["rounds"] == 2
+
+
+@pytest.mark.filterwarnings("always:.*is left out")
+def test_a_damaged_run_does_not_hide_the_others(store, gcfed):
+    """It is named, and the others are shown; asked for itself, it is an error."""
+    good, bad = store.run(tiny()), store.run(tiny(seed=1))
+    (bad.path / "summary.json").write_text("{")
+    for command in ("show", "compare"):
+        answer = gcfed(command, store.folder)
+        assert answer.code == 0 and "fedavg" in answer.out
+        assert f"{bad.path.name} is left out" in answer.err
+    assert gcfed("show", bad.path).code == 2
+    assert [run.path for run in store.runs()] == [good.path]

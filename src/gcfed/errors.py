@@ -22,4 +22,5 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
-    return InputError(f"unknown {kind}: {name!r}{guess} There are {', '.join(names) or 'none'}")
+    quoted = [repr(n) if "," in n else n for n in names]
+    return InputError(f"unknown {kind}: {name!r}{guess} There are {', '.join(quoted) or 'none'}")

@@ -122,7 +122,8 @@ def against(results: Sequence[Result], baseline: str) -> tuple[list[Result], lis
     """
     bases = [r for r in results if baseline == r.name or short(baseline) == r.group.algorithm]
     if not bases:
-        raise unknown("baseline", baseline, {r.name for r in results})
+        known = {name for r in results for name in (r.name, r.group.algorithm)}
+        raise unknown("baseline", baseline, known)
     notes: list[str] = []
     return [_against(r, bases, baseline, notes) for r in results], notes
 

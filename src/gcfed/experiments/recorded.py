@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -159,14 +160,25 @@ def load_run(path: str | Path) -> Run:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """The run in a folder, or all runs below it, by path."""
+    """The run in a folder, or all runs below it, by path; damaged ones are left out and named."""
     runs = []
     for path, below, files in os.walk(folder):
         if {directory.CONFIG, directory.SUMMARY} <= set(files):
-            runs.append(Run(Path(path)))
+            run = Run(Path(path))
+            if run.path == Path(folder) or _is_readable(run):
+                runs.append(run)
             below.clear()  # what is in a run is its own, and may be many files
         below.sort()
     return runs
+
+
+def _is_readable(run: Run) -> bool:
+    try:
+        run.config, run.summary, run.provenance  # noqa: B018
+    except InputError as error:
+        warnings.warn(f"{run.path} is left out: {error}", stacklevel=3)
+        return False
+    return True
 
 
 def _json(path: Path) -> dict[str, Any]:
