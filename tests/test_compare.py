@@ -14,6 +14,7 @@ from gcfed import InputError
 from gcfed.cli import console
 from gcfed.experiments.compare import FORMATS, compare
 from gcfed.experiments.labels import short
+from gcfed.experiments.plots import curves
 from gcfed.experiments.student import incomplete_beta, paired, t_quantile, two_sided
 from gcfed.experiments.tables import Cell, ranked
 
@@ -495,3 +496,15 @@ def test_a_terminal_shows_bold_and_underlined(two, gcfed, monkeypatch):
     assert "\x1b[4m60.00\x1b[0m (10.00)" in shown
     assert "minus fedavg [95 % CI]" in shown
     assert "clients = 20" in shown
+
+
+def test_long_labels_stand_below_the_axes():
+    """Within them they would cover the curves, and many would leave no axes at all."""
+    lines = [{"round": t, "test_accuracy": t / 10} for t in range(5)]
+    groups = {f"trace(path='/a/long/folder/of/traces/{i}.csv'), lr=0.01": [lines] for i in range(6)}
+    figure = curves(groups)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert axes.get_legend() is None and len(figure.legends[0].texts) == 6
+    assert axes.get_window_extent().height > 0.4 * figure.get_window_extent().height
+    assert curves({"fedavg": [lines]}).axes[0].get_legend() is not None

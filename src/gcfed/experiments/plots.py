@@ -12,6 +12,8 @@ from gcfed.experiments.writer import SMOOTHED
 
 AXES = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss", "train_loss": "train loss"}
 
+HEIGHT, LONG = 4.2, 40  # inches; letters, above which a label has no place within the axes
+
 
 def curves(
     groups: Mapping[str, Sequence[Sequence[Record]]],
@@ -25,7 +27,7 @@ def curves(
     Each run is first smoothed by a moving average over ``smooth`` evaluations, as in the paper's
     figures; thin lines show what it was before.
     """
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, HEIGHT), layout="constrained")
     axes = figure.subplots()
     scale = 100 if name.endswith("accuracy") else 1
     for color, (label, runs) in enumerate(groups.items()):
@@ -46,6 +48,9 @@ def curves(
     axes.set(xlabel="round", ylabel=AXES.get(name, name), title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    if axes.lines:
+    if axes.lines and max(map(len, groups)) > LONG:
+        figure.set_figheight(HEIGHT + 0.25 * len(groups))
+        figure.legend(frameon=False, loc="outside lower center", fontsize="small")
+    elif axes.lines:
         axes.legend(frameon=False, loc="lower right" if scale == 100 else "upper right")
     return figure
