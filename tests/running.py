@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch import nn
 
 from gcfed import ALGORITHMS, DATASETS, MODELS, PARTITIONS
 from gcfed.cli import main
@@ -42,6 +43,24 @@ def flags(**changes):
 
 def lines(run):
     return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+class Normed(nn.Module):
+    """BatchNorm: 64 means, 64 variances and a counter of 8 bytes."""
+
+    def __init__(self, shape, num_classes):
+        super().__init__()
+        self.norm, self.fc = nn.BatchNorm1d(64), nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.norm(x.flatten(1)))
+
+
+def far(shape, num_classes):
+    """A model that overflows at once."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+    nn.init.constant_(net[1].weight, 3e38)
+    return net
 
 
 class Answer(NamedTuple):

@@ -8,9 +8,8 @@ import torch
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import Algorithm, random, sequential, vectorized
+from gcfed import Algorithm, random, sequential
 from gcfed.data.augmentation import CROP_AND_FLIP, ImageTransform
-from gcfed.engines.workers import Workers
 from gcfed.errors import InputError
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -134,17 +133,9 @@ def test_offsets_and_flips_are_uniform():
     assert len(counts) == 50 and abs(statistic - 49) < 4 * math.sqrt(2 * 49)
 
 
-def test_engines_agree_on_augmented_clients(run, close):
+def test_engines_agree_on_augmented_clients(run, on_every_engine):
     transform, plain = ImageTransform((0.1,), (0.8,), 1, True), ImageTransform((0.1,), (0.8,))
-    workers = Workers(processes=2)
-    loop, *others = (
-        run(Algorithm(), engine=engine, transform=transform)
-        for engine in (sequential, vectorized, workers)
-    )
-    workers.close()
-    for other in others:
-        close(loop.server, other.server)
-        close(loop.losses, other.losses)
+    loop = on_every_engine(Algorithm(), transform=transform)
     unmoved = run(Algorithm(), engine=sequential, transform=plain)
     assert (loop.losses - unmoved.losses).abs().max() > 1e-3
 

@@ -5,8 +5,7 @@ import time
 
 import pytest
 import torch
-from running import lines, tiny
-from torch import nn
+from running import far, lines, tiny
 
 from gcfed import MODELS, InputError, load_run, run, simulate
 from gcfed.evaluation import weights_sha256
@@ -15,7 +14,7 @@ from gcfed.experiments.clients import ClientFiles
 from gcfed.experiments.experiment import build
 from gcfed.experiments.journal import DamagedError, Journal, Mark
 from gcfed.experiments.trees import from_bytes, to_bytes
-from gcfed.round import Clients
+from gcfed.snapshot import Clients
 from gcfed.store import HostStore
 
 pytest_plugins = ["running"]
@@ -177,13 +176,7 @@ def test_the_best_model_is_kept(tmp_path):
 
 
 def test_a_best_model_there_is_not(tmp_path):
-    @MODELS.register("far")
-    def far(shape, num_classes):
-        """Overflows at once."""
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
-        nn.init.constant_(net[1].weight, 3e38)
-        return net
-
+    MODELS.register("far")(far)
     run(tiny(model="far"), tmp_path / "a")
     with pytest.raises(InputError, match="holds no best model"):
         load_run(tmp_path / "a").best_model  # noqa: B018

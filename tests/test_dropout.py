@@ -8,9 +8,8 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import Algorithm, random, sequential, vectorized
+from gcfed import Algorithm, random, sequential
 from gcfed.dropout import GLOBAL_RANDOMNESS, KeyedDropout, swap
-from gcfed.engines.workers import Workers
 from gcfed.errors import InputError
 from gcfed.model import DROPOUT, Model
 from gcfed.models import MODELS
@@ -155,19 +154,11 @@ def test_layers_calls_and_keys_drop_differently():
         assert ((agreement > 0.3) & (agreement < 0.7)).all()
 
 
-def test_every_engine_drops_the_same(run, close):
+def test_every_engine_drops_the_same(run, on_every_engine):
     """Three rounds of ragged clients: a mask that differs anywhere would show."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), Head())
-    workers = Workers(processes=2)
-    loop, *others = (
-        run(Algorithm(), module=module, engine=engine)
-        for engine in (sequential, vectorized, workers)
-    )
-    workers.close()
-    for other in others:
-        close(loop.server, other.server)
-        close(loop.losses, other.losses)
+    loop = on_every_engine(Algorithm(), module=module)
     module[2].classifier[2].p = module[2].classifier[5].p = 0.0
     kept = run(Algorithm(), module=module, engine=sequential)
     assert (loop.losses - kept.losses).abs().max() > 1e-3

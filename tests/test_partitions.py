@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from gcfed.data.dirichlet import in_proportion
 from gcfed.data.partition import Partition, Pool, stable_sort, top_up
-from gcfed.data.partitions import PARTITIONS, _round, classes, dirichlet, iid, quantity, shards
+from gcfed.data.partitions import PARTITIONS, classes, dirichlet, iid, quantity, shards
 from gcfed.data.statistics import partition_statistics
 from gcfed.errors import InputError
 
@@ -230,7 +231,7 @@ def test_examples_of_a_class_are_dealt_at_random(text):
 
 def test_rounding_cannot_pass_the_total():
     just_below_one = np.nextafter(1, 0)
-    assert _round(np.ones(3), 5, just_below_one).sum() == 5
+    assert in_proportion(np.ones(3), 5, just_below_one).sum() == 5
 
 
 @pytest.mark.parametrize("alpha", [0, -1.0, float("nan"), float("inf")])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from killing import KILLED, ended, forked, killed_after, killed_at_write
-from running import flags, lines, tiny
+from running import Normed, flags, lines, tiny
 from torch import nn
 
 from gcfed import (
@@ -67,14 +67,7 @@ def small(**changes):
 
 @pytest.fixture
 def normed(registries):
-    @MODELS.register("normed")
-    class Normed(nn.Module):
-        def __init__(self, shape, num_classes):
-            super().__init__()
-            self.norm, self.fc = nn.BatchNorm1d(64), nn.Linear(64, num_classes)
-
-        def forward(self, x):
-            return self.fc(self.norm(x.flatten(1)))
+    MODELS.register("normed")(Normed)
 
 
 class StopError(Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from running import lines, tiny
+from running import Normed, lines, tiny
 from safetensors.torch import load_file, load_model, save_file
 from torch import nn
 
@@ -19,7 +19,7 @@ from gcfed.data.augmentation import ImageTransform
 from gcfed.evaluation import weights_sha256
 from gcfed.experiments.experiment import build
 from gcfed.experiments.run import run_together
-from gcfed.round import start
+from gcfed.snapshot import start
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -175,17 +175,6 @@ def test_update_norm_and_the_start_from_given_weights(tmp_path):
     assert line["weights_sha256"] == weights_sha256(end)
     made = json.loads((tmp_path / "a" / "provenance.json").read_text())
     assert made["initial_weights_sha256"] == weights_sha256(begin)
-
-
-class Normed(nn.Module):
-    """BatchNorm: 64 means, 64 variances and a counter of 8 bytes."""
-
-    def __init__(self, shape, num_classes):
-        super().__init__()
-        self.norm, self.fc = nn.BatchNorm1d(64), nn.Linear(64, num_classes)
-
-    def forward(self, x):
-        return self.fc(self.norm(x.flatten(1)))
 
 
 NORMED, STATISTICS = 4 * (2 * 64 + 64 * 10 + 10), 4 * 2 * 64 + 8

@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-from running import flags, lines, tiny
-from torch import nn
+from running import far, flags, lines, tiny
 
 from gcfed import MODELS, InputError, load_run, run, verify
 from gcfed.experiments.run import run_together
@@ -74,13 +73,7 @@ def test_runs_trained_together_are_done_again_together(tmp_path, monkeypatch):
 
 
 def test_a_run_that_diverged_diverges_again(tmp_path):
-    @MODELS.register("far")
-    def far(shape, num_classes):
-        """Overflows at once."""
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
-        nn.init.constant_(net[1].weight, 3e38)
-        return net
-
+    MODELS.register("far")(far)
     run(tiny(model="far"), tmp_path / "a")
     assert load_run(tmp_path / "a").summary["diverged"]
     assert verify(tmp_path / "a").holds

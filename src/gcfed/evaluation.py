@@ -14,8 +14,8 @@ from gcfed import tree
 from gcfed.context import Inputs, Output
 from gcfed.engines.layout import ChannelsLast, channels_last
 from gcfed.errors import InputError
-from gcfed.round import RoundResult, Server
 from gcfed.setup import Setup
+from gcfed.snapshot import RoundResult, Server
 from gcfed.tree import Tree
 
 Metric = Callable[[Tensor, Tensor], Tensor]

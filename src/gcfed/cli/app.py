@@ -16,7 +16,7 @@ from gcfed.availability import AVAILABILITIES
 from gcfed.cli import again, console, data, results
 from gcfed.cli.again import exit_code
 from gcfed.cli.compare import compare
-from gcfed.cli.options import Plugins
+from gcfed.cli.options import Plugins, Store
 from gcfed.cli.sweep import sweep
 from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
@@ -149,10 +149,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder to make, instead of one in the store.")
     ] = None,
-    store: Annotated[
-        Path,
-        typer.Option(help="Where runs are kept and found again; runs.", show_default=False),
-    ] = STORE,
+    store: Store = STORE,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary alone, as JSON.")
     ] = False,

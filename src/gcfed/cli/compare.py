@@ -10,13 +10,12 @@ from rich.text import Text
 
 from gcfed.cli import console
 from gcfed.cli.options import Plugins
+from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
-from gcfed.experiments.compare import FORMATS, Comparison, compare as compare_runs
+from gcfed.experiments.compare import FORMATS, compare as compare_runs
 from gcfed.experiments.tables import Cell, Mark, Table, plain
-from gcfed.files import write_atomically
 
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
-PICTURES = (".png", ".pdf", ".svg")
 STYLES: dict[Mark, str] = {"best": "bold", "second": "underline", "": ""}
 
 
@@ -57,7 +56,7 @@ def compare(
             file.write(found.render(form))
         console.say(f"table  {out}")
     if plot is not None:
-        _draw(found, plot)
+        save(found.plot(), plot)
         console.say(f"plot  {plot}")
 
 
@@ -77,11 +76,6 @@ def _refuse(path: Path) -> None:
         raise InputError(f"{path} exists already: name another file")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path} cannot be made: there is no folder {path.absolute().parent}")
-
-
-def _draw(found: Comparison, path: Path) -> None:
-    figure = found.plot()
-    write_atomically(path, lambda p: figure.savefig(p, format=path.suffix[1:], dpi=150))
 
 
 def _show(table: Table) -> None:

@@ -11,7 +11,7 @@ import typer
 from gcfed.cli import console
 from gcfed.cli.again import DIVERGED, INTERRUPTED
 from gcfed.cli.board import duration, watched
-from gcfed.cli.options import Plugins
+from gcfed.cli.options import Plugins, Store
 from gcfed.cli.results import percent
 from gcfed.experiments.store import STORE
 from gcfed.experiments.writer import SMOOTHED
@@ -29,10 +29,7 @@ def sweep(
         str | None,
         typer.Option(metavar="cuda:0,cuda:1", help="A process for each; cpu,cpu shares the cores."),
     ] = None,
-    store: Annotated[
-        Path,
-        typer.Option(help="Where runs are kept and found again; runs.", show_default=False),
-    ] = STORE,
+    store: Store = STORE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
     ] = False,

@@ -7,11 +7,12 @@ clients times classes.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 
+from gcfed.data.dirichlet import Shares, by_class, by_mixture, even, in_proportion
 from gcfed.data.partition import Partition, Pool, stable_sort, top_up
 from gcfed.errors import InputError, unknown
 from gcfed.registry import Registry
@@ -20,18 +21,13 @@ PARTITIONS: Registry[Callable[..., Partition]] = Registry("partition")
 """Functions of a `Pool`, a number of clients and a generator that give a `Partition`."""
 
 Mode = Literal["per_class", "capped", "per_client"]
-Shares = Iterable[tuple[np.ndarray, np.ndarray]]
-"""For one class after another: clients, and how many of its examples each is dealt."""
-
-BLOCK = 1 << 20
-"""How many weights (clients times classes) are held at once where clients draw mixtures."""
 
 
 @PARTITIONS.register("iid")
 def iid(pool: Pool, num_clients: int | None, rng: np.random.Generator) -> Partition:
     """Equal shares at random; sizes differ by one at most (McMahan et al., 2017)."""
     num_clients = _checked("iid", pool, num_clients)
-    return _shuffled(_even(pool.size, num_clients), rng)
+    return _shuffled(even(pool.size, num_clients), rng)
 
 
 @PARTITIONS.register("quantity")
@@ -54,7 +50,7 @@ def quantity(
     z = rng.standard_normal(num_clients)
     with np.errstate(over="ignore"):  # exp(-inf) = 0 is the right weight
         weights = np.exp((z - z.max()) * sigma)
-    return _shuffled(min_size + _round(weights, pool.size - num_clients * min_size), rng)
+    return _shuffled(min_size + in_proportion(weights, pool.size - num_clients * min_size), rng)
 
 
 @PARTITIONS.register("shards")
@@ -77,7 +73,7 @@ def shards(
     dealt = np.repeat(np.arange(num_clients, dtype=np.int32), per_client)
     rng.shuffle(dealt)
     owner = np.empty(pool.size, np.int32)
-    owner[order] = np.repeat(dealt, _even(pool.size, len(dealt)))
+    owner[order] = np.repeat(dealt, even(pool.size, len(dealt)))
     return Partition.by_owner(owner, num_clients)
 
 
@@ -108,7 +104,7 @@ def classes(pool: Pool, num_clients: int | None, rng: np.random.Generator, *, k:
             f"lower clients ({num_clients}) or k ({k})"
         )
     clients = np.split(stable_sort(held)[1] // k, np.cumsum(holders)[:-1])
-    shares = ((c, _even(len(m), len(c))) for m, c in zip(members, clients, strict=True))
+    shares = ((c, even(len(m), len(c))) for m, c in zip(members, clients, strict=True))
     return Partition.by_owner(_dealt(members, shares, rng), num_clients)
 
 
@@ -161,102 +157,13 @@ def dirichlet(
     members = _classes("dirichlet", pool)
     if mode == "per_client":
         supply = np.array([len(m) for m in members])
-        shares: Shares = _by_mixture(supply, num_clients, alpha, rng)
+        shares: Shares = by_mixture(supply, num_clients, alpha, rng)
     else:
         cap = pool.size / num_clients if mode == "capped" else math.inf
-        shares = _by_class(members, num_clients, alpha, cap, rng)
+        shares = by_class(members, num_clients, alpha, cap, rng)
     owner = _dealt(members, shares, rng)
     moved = top_up(owner, num_clients, min_size, rng)
     return Partition.by_owner(owner, num_clients, moved)
-
-
-def _by_class(
-    members: Sequence[np.ndarray],
-    num_clients: int,
-    alpha: float,
-    cap: float,
-    rng: np.random.Generator,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Shares of each class over the clients that hold less than ``cap`` by then."""
-    held = np.zeros(num_clients, np.int64)
-    for examples in members:
-        # Dir(alpha) with some parts left out and the rest scaled up is Dir(alpha) over the rest.
-        # In an order of its own for each class, or rounding would favour the same clients in all.
-        clients = rng.permutation(np.flatnonzero(held < cap).astype(np.int32))
-        logs = np.log(rng.standard_gamma(alpha + 1, len(clients)))
-        counts = _round(
-            _weights(logs, rng.standard_exponential(len(clients)), alpha), len(examples)
-        )
-        held[clients] += counts
-        yield clients, counts
-
-
-def _by_mixture(
-    supply: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Shares where each client asks for its mixture; what is short goes to earlier clients."""
-    prior, left = supply / supply.sum(), supply.copy()
-    sizes = _even(int(supply.sum()), num_clients)
-    entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    rows = max(1, BLOCK // len(supply))
-    for first in range(0, num_clients, rows):
-        need = sizes[first : first + rows]
-        granted = _granted(need, left, prior, alpha, rng)
-        clients, labels = np.nonzero(granted)
-        counts = granted[clients, labels].astype(np.int32)
-        entries.append(((clients + first).astype(np.int32), labels.astype(np.int32), counts))
-    clients, labels, counts = map(np.concatenate, zip(*entries, strict=True))
-    ordered, order = stable_sort(labels)
-    for label in range(len(supply)):
-        of_label = order[slice(*np.searchsorted(ordered, [label, label + 1]))]
-        yield clients[of_label], counts[of_label]
-
-
-def _granted(
-    need: np.ndarray, left: np.ndarray, prior: np.ndarray, alpha: float, rng: np.random.Generator
-) -> np.ndarray:
-    """How many of each class (columns) some clients (rows) get; takes them from ``left``."""
-    shape = len(need), len(left)
-    logs = np.log(rng.standard_gamma(alpha * prior + 1, shape))
-    spread = rng.standard_exponential(shape) / prior
-    granted, need = np.zeros(shape, np.int64), need.copy()
-    # A turn either meets every need or uses up a class, so there are no more turns than classes.
-    while need.any():
-        cell = np.ix_(np.flatnonzero(need), np.flatnonzero(left))
-        weights = _weights(logs[cell], spread[cell], alpha)
-        asked = _round(weights, need[cell[0]], rng.random(cell[0].shape))
-        got = np.clip(left[cell[1]] - (asked.cumsum(0) - asked), 0, asked)
-        granted[cell] += got
-        need[cell[0][:, 0]] -= got.sum(1)
-        left[cell[1][0]] -= got.sum(0)
-    return granted
-
-
-def _weights(logs: np.ndarray, spread: np.ndarray, alpha: float) -> np.ndarray:
-    """Gamma(a) weights along the last axis, up to a common factor, with a = alpha * prior.
-
-    A Gamma(a) variable is one of Gamma(a + 1) times U^(1/a); ``logs`` is the logarithm of the first
-    and ``spread`` is -log(U) / prior.  For a small alpha all would underflow to 0, and their
-    proportions be 0/0: so the largest is scaled to 1 while they are still logarithms.
-    """
-    with np.errstate(over="ignore"):  # exp(-inf) = 0 is the right weight
-        logs = logs + (spread.min(-1, keepdims=True) - spread) / alpha
-    weights: np.ndarray = np.exp(logs - logs.max(-1, keepdims=True))
-    return weights
-
-
-def _round(
-    weights: np.ndarray, total: int | np.ndarray, offset: float | np.ndarray = 0.0
-) -> np.ndarray:
-    """Counts along the last axis, in proportion to weights, that sum to ``total``."""
-    ends = weights.cumsum(-1)
-    ends = np.floor(ends / ends[..., -1:] * total + offset).astype(np.int64)
-    return np.diff(np.minimum(ends, total), axis=-1, prepend=0)
-
-
-def _even(total: int, num_parts: int) -> np.ndarray:
-    """Sizes of parts of ``total`` that differ by one at most."""
-    return np.diff(np.arange(num_parts + 1) * total // num_parts)
 
 
 def _hands(num_clients: int, k: int, num_classes: int, rng: np.random.Generator) -> np.ndarray:

@@ -18,7 +18,7 @@ from gcfed.experiments.clients import ClientFiles, read_tree
 from gcfed.experiments.journal import DamagedError, Mark
 from gcfed.experiments.trees import to_bytes
 from gcfed.files import write_atomically, write_bytes, write_json
-from gcfed.round import Clients, Server, Snapshot
+from gcfed.snapshot import Clients, Server, Snapshot
 
 KEPT = 2
 FORMAT = 1

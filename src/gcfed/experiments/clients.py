@@ -9,7 +9,7 @@ from gcfed import tree
 from gcfed.experiments.journal import DamagedError, Journal, Mark
 from gcfed.experiments.trees import from_bytes, to_bytes
 from gcfed.files import naming, sync
-from gcfed.round import Clients
+from gcfed.snapshot import Clients
 
 FOLDER, JOURNAL = "clients", "clients.jsonl"
 

@@ -36,8 +36,8 @@ from gcfed.model import Model
 from gcfed.models import MODELS
 from gcfed.participation import FAULTS, SAMPLERS
 from gcfed.registry import Registry
-from gcfed.round import Clients, RoundResult, Snapshot, start
 from gcfed.setup import Setup, cross_entropy
+from gcfed.snapshot import Clients, RoundResult, Snapshot, start
 from gcfed.spec import parse, to_text
 
 T = TypeVar("T")
@@ -213,7 +213,7 @@ def make_module(
         torch.set_default_dtype(default)
 
 
-def read_dataset(text: str, folder: str | None) -> Dataset:
+def read_dataset(text: str, folder: str | Path | None) -> Dataset:
     """The data set that ``text`` names."""
     root = data_dir(None if folder is None else Path(folder))
     return _of_type(Dataset, f"dataset {text}", DATASETS.parse(text)(root))

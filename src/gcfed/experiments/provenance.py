@@ -15,7 +15,7 @@ import torch
 from gcfed.evaluation import weights_sha256
 from gcfed.experiments.experiment import Experiment
 from gcfed.experiments.identity import digest, identity
-from gcfed.round import start
+from gcfed.snapshot import start
 
 PACKAGE = Path(__file__).parents[1]
 

@@ -26,8 +26,8 @@ from gcfed.experiments.writer import (
     RunWriter,
     summarize as summarize,
 )
-from gcfed.round import RoundResult
 from gcfed.simulation import simulate_together
+from gcfed.snapshot import RoundResult
 
 Observer = Callable[[Mapping[int, Record]], None]
 """Told of each round as it ends: the lines of the runs that got through it."""

@@ -9,9 +9,9 @@ from gcfed.errors import DivergedError, InputError
 from gcfed.evaluation import weights_sha256
 from gcfed.experiments.recorded import Run, load_run
 from gcfed.experiments.resuming import check_rounds, rebuild, recorded_threads
-from gcfed.round import RoundResult
 from gcfed.setup import Setup
 from gcfed.simulation import simulate_together
+from gcfed.snapshot import RoundResult
 
 
 @dataclass(frozen=True)

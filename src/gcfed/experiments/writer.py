@@ -16,7 +16,7 @@ from gcfed.experiments.directory import RunDirectory, about_model, save_module
 from gcfed.experiments.experiment import Experiment
 from gcfed.experiments.journal import Mark
 from gcfed.files import write_atomically
-from gcfed.round import RoundResult, Server, Snapshot
+from gcfed.snapshot import RoundResult, Server, Snapshot
 
 SMOOTHED = 10  # the paper's tables average the last ten rounds
 

@@ -13,8 +13,9 @@ from gcfed.experiments.config import Config
 from gcfed.experiments.experiment import Experiment
 from gcfed.experiments.recorded import Run
 from gcfed.models.flops import count
-from gcfed.round import prepare, start
+from gcfed.round import prepare
 from gcfed.setup import Schedule
+from gcfed.snapshot import start
 
 BACKWARD = 3  # a forward pass, and a backward one of twice as many products
 
