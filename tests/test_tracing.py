@@ -1,14 +1,17 @@
 """Steps as traces: what is frozen, what is written, and that compilation takes place."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from gcfed import parse, sequential, start, tree
+from gcfed import parse, sequential, simulate, start, tree
 from gcfed.engines.arithmetic import arithmetic, resolve
 from gcfed.engines.common import Lineup, advance, copy, over_clients
+from gcfed.engines.graphs import NoGraphError, Program
 from gcfed.engines.reuse import reuse_memory
 from gcfed.engines.tracing import Traced
-from gcfed.engines.vectorized import VectorProgram
+from gcfed.engines.vectorized import Vectorized, VectorProgram
 from gcfed.round import prepare
 
 
@@ -149,3 +152,43 @@ def test_what_is_needed_no_more_is_overwritten(fn, count):
 
 def as_tuple(value):
     return value if isinstance(value, tuple) else (value,)
+
+
+class Uncapturable(Program):
+    """Fails in Inductor, or in every way."""
+
+    def __init__(self, broken):
+        self._compiled, self.broken = True, broken
+
+    def choose_sizes(self, clients):
+        return [clients]
+
+    def body(self, n, compiled):
+        return lambda: compiled
+
+    def _capture(self, body):
+        if self.broken == "all" or body():
+            raise RuntimeError("no such kernel\nand a long story")
+        return "graph"
+
+
+def test_what_cannot_be_compiled_is_captured_as_it_is():
+    with pytest.warns(UserWarning, match="step is not compiled, .*RuntimeError: no such kernel$"):
+        assert Uncapturable("compiler")._make(3) == "graph"
+    with pytest.raises(NoGraphError, match=r"no such kernel$"), pytest.warns(UserWarning):
+        Uncapturable("all")._make(3)
+
+
+def test_what_cannot_be_captured_runs_eagerly_with_one_sentence(make_setup, monkeypatch, close):
+    class Hopeless(Vectorized):
+        def _replay(self, lineup):
+            raise NoGraphError("no such kernel")
+
+    monkeypatch.setattr("gcfed.engines.graphs._is_on_gpu", lambda lineup: True)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    engine = Hopeless()
+    with pytest.warns(UserWarning, match="no CUDA graph, so rounds are slower") as told:
+        *_, found = simulate(make_setup(parse("gcfed"), engine=engine))
+    *_, expected = simulate(make_setup(parse("gcfed"), engine=sequential))
+    close(found.server, expected.server)
+    assert len(told) == 1

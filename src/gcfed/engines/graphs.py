@@ -31,7 +31,7 @@ class GraphEngine(ABC):
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
         lineup = Lineup.of(jobs)
-        if not lineup.cohort.key.is_cuda or lineup.task == self._eager:
+        if not _is_on_gpu(lineup) or lineup.task == self._eager:
             return lineup.finish(eagerly(lineup))
         try:
             with torch.cuda.device(lineup.cohort.key.device):
@@ -51,6 +51,10 @@ class GraphEngine(ABC):
     def close(self) -> None:
         """Forget the program: its memory is needed."""
         self._program = None
+
+
+def _is_on_gpu(lineup: Lineup) -> bool:
+    return lineup.cohort.key.is_cuda
 
 
 def eagerly(lineup: Lineup) -> Progress:
