@@ -15,8 +15,8 @@ import time
 import numpy as np
 
 from gcfed.data import Pool
-from gcfed.data.divide import divide
-from gcfed.data.statistics import partition_statistics
+from gcfed.data.partitions.skew import partition_statistics
+from gcfed.data.partitions.ways import divide
 
 
 def peak_bytes() -> int:

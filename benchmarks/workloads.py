@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from gcfed import SGD, FederatedData, InputError, Model, Partition, Schedule, Setup, parse
+from gcfed.core.keys import generator
 from gcfed.data import DATASETS, PARTITIONS, Dataset, Examples, data_dir
 from gcfed.data.augmentation import ImageTransform
 from gcfed.engines import Engine
 from gcfed.models import MODELS
-from gcfed.random import generator
 
 CIFAR_STATISTICS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import torch
 
-from gcfed import DATASETS, MODELS, Algorithm, fit, tree
+from gcfed import DATASETS, MODELS, Algorithm, fit
 from gcfed.algorithms import register
-from gcfed.context import ClientContext, ServerContext, Upload
-from gcfed.tree import State, Tree
+from gcfed.core import tree
+from gcfed.core.tree import State, Tree
+from gcfed.core.types import ClientContext, ServerContext, Upload
 
 
 @register("fedexp")

@@ -8,7 +8,7 @@ import json
 
 from running import tiny
 
-from gcfed.experiments.writer import summarize
+from gcfed.results.summary import summarize
 
 
 def make_run(

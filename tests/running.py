@@ -14,7 +14,7 @@ from torch import nn
 
 from gcfed import ALGORITHMS, DATASETS, MODELS, PARTITIONS
 from gcfed.cli import main
-from gcfed.experiments.config import Config
+from gcfed.config.settings import Config
 
 TINY = {
     "algorithm": "fedavg",

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gcfed.data.catalog import Source
+from gcfed.data.downloads.catalog import Download
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -45,7 +45,7 @@ class Server(http.server.ThreadingHTTPServer):
         """Serve a file; the source of it."""
         url = f"http://127.0.0.1:{self.server_port}/{file}"
         self.files.setdefault(f"/{file}", body)
-        return Source(file, hashlib.md5(body).hexdigest(), len(body), (url,))
+        return Download(file, hashlib.md5(body).hexdigest(), len(body), (url,))
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import torch
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import Algorithm, random, sequential
+from gcfed import Algorithm, sequential
+from gcfed.core import keys
 from gcfed.data.augmentation import CROP_AND_FLIP, ImageTransform
 from gcfed.errors import InputError
 
@@ -34,7 +35,7 @@ def augmented(x, key, padding, flip):
     rows, columns = x.shape[2:]
     out = []
     for image, (a, b, c) in zip(
-        x, random.uniform(random.fold(key, CROP_AND_FLIP), (len(x), 3)).tolist(), strict=True
+        x, keys.uniform(keys.fold(key, CROP_AND_FLIP), (len(x), 3)).tolist(), strict=True
     ):
         black = torch.zeros(3, rows + 2 * padding, columns + 2 * padding, dtype=x.dtype)
         black[:, padding : padding + rows, padding : padding + columns] = image
@@ -46,7 +47,7 @@ def augmented(x, key, padding, flip):
 
 @pytest.mark.parametrize(("padding", "flip"), [(4, True), (4, False), (0, True), (9, True)])
 def test_equals_a_crop_and_a_flip_by_hand(images, padding, flip):
-    transform, key = ImageTransform(MEAN, STD, padding, flip), random.key(3)
+    transform, key = ImageTransform(MEAN, STD, padding, flip), keys.key(3)
     by_hand = augmented(images, key, padding, flip)
     out = transform(images, key)
     assert torch.equal(out, PLAIN(by_hand, None))
@@ -56,7 +57,7 @@ def test_equals_a_crop_and_a_flip_by_hand(images, padding, flip):
 
 def test_what_comes_in_at_the_border_is_black():
     white = torch.full((64, 3, 8, 8), 255, dtype=torch.uint8)
-    values = FULL(white, random.key(0)).transpose(0, 1).flatten(1)
+    values = FULL(white, keys.key(0)).transpose(0, 1).flatten(1)
     for channel, (mean, std) in enumerate(zip(MEAN, STD, strict=True)):
         found = values[channel].unique()
         expected = torch.tensor([-mean / std, (1 - mean) / std], dtype=torch.float32)
@@ -65,13 +66,13 @@ def test_what_comes_in_at_the_border_is_black():
 
 def test_in_evaluation_it_normalises_and_no_more(images):
     assert torch.equal(FULL(images, None), PLAIN(images, None))
-    assert torch.equal(PLAIN(images, random.key(0)), PLAIN(images, None))
+    assert torch.equal(PLAIN(images, keys.key(0)), PLAIN(images, None))
     torch.testing.assert_close(
         FULL(images, None).double(), normalised(images), atol=1e-6, rtol=0, check_dtype=True
     )
 
 
-@pytest.mark.parametrize("key", [None, random.key(5)])
+@pytest.mark.parametrize("key", [None, keys.key(5)])
 @pytest.mark.parametrize(
     ("dtype", "result"),
     [
@@ -90,7 +91,7 @@ def test_dtype_and_shape(images, dtype, result, key):
 
 
 def test_the_end_of_a_batch_changes_no_example(images):
-    key = random.key(1)
+    key = keys.key(1)
     whole = FULL(images, key)
     for n in (0, 1, 5, 11):
         assert torch.equal(FULL(images[:n], key), whole[:n])
@@ -98,20 +99,20 @@ def test_the_end_of_a_batch_changes_no_example(images):
 
 def test_vmap_equals_a_loop_bit_for_bit(images):
     x = torch.stack([images, images.flip(0), images.flip(1)])
-    keys = torch.stack([random.key(0, client) for client in range(3)])
-    together = vmap(FULL)(x, keys)
+    each = torch.stack([keys.key(0, client) for client in range(3)])
+    together = vmap(FULL)(x, each)
     for client in range(3):
-        assert torch.equal(together[client], FULL(x[client], keys[client]))
-    assert torch.equal(vmap(FULL, in_dims=(None, 0))(images, keys)[1], FULL(images, keys[1]))
+        assert torch.equal(together[client], FULL(x[client], each[client]))
+    assert torch.equal(vmap(FULL, in_dims=(None, 0))(images, each)[1], FULL(images, each[1]))
     assert torch.equal(vmap(lambda v: FULL(v, None))(x)[2], FULL(x[2], None))
 
 
 def test_a_traced_graph_follows_its_key(images):
-    first, second = random.key(0), random.key(1)
-    x, keys = torch.stack([images, images.flip(0)]), torch.stack([first, second])
+    first, second = keys.key(0), keys.key(1)
+    x, each = torch.stack([images, images.flip(0)]), torch.stack([first, second])
     assert torch.equal(make_fx(FULL)(images, first)(images, second), FULL(images, second))
-    traced = make_fx(vmap(FULL))(x, keys)
-    assert torch.equal(traced(x.flip(0), keys.flip(0)), vmap(FULL)(x.flip(0), keys.flip(0)))
+    traced = make_fx(vmap(FULL))(x, each)
+    assert torch.equal(traced(x.flip(0), each.flip(0)), vmap(FULL)(x.flip(0), each.flip(0)))
     targets = {str(node.target) for node in traced.graph.nodes}
     assert not [t for t in targets if "scatter" in t or "rand" in t or "_tensor_constant" in t]
 
@@ -122,7 +123,7 @@ def test_offsets_and_flips_are_uniform():
     at = torch.arange(side, dtype=torch.float64)
     image = torch.stack([at[:, None].expand(-1, side), at.expand(side, -1)])
     transform = ImageTransform((0.0, 0.0), (1.0, 1.0), padding=padding, flip=True)
-    out = transform(image.expand(n, -1, -1, -1), random.key(2)).long()
+    out = transform(image.expand(n, -1, -1, -1), keys.key(2)).long()
     row, near, far = out[:, 0, 3, 3], out[:, 1, 3, 2], out[:, 1, 3, 4]
     top, left, flips = row - 1, torch.minimum(near, far), near > far
     assert abs(flips.double().mean() - 1 / 2) < 4 * math.sqrt(1 / 4 / n)
@@ -141,9 +142,9 @@ def test_engines_agree_on_augmented_clients(run, on_every_engine):
 
 
 def test_it_is_pure(images):
-    before, key = images.clone(), random.key(9)
+    before, key = images.clone(), keys.key(9)
     assert torch.equal(FULL(images, key), FULL(images, key))
-    assert torch.equal(images, before) and torch.equal(key, random.key(9))
+    assert torch.equal(images, before) and torch.equal(key, keys.key(9))
     state = torch.get_rng_state()
     FULL(images, key)
     assert torch.equal(state, torch.get_rng_state())
@@ -183,6 +184,6 @@ def test_what_is_no_batch_of_images_is_refused(x, words):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
 def test_devices_draw_the_same_crops(images):
-    x, keys = images.cuda(), torch.stack([random.key(0), random.key(1)]).cuda()
-    assert torch.equal(FULL(x, keys[1]).cpu(), FULL(images, random.key(1)))
-    assert torch.equal(vmap(FULL, in_dims=(None, 0))(x, keys)[1], FULL(x, keys[1]))
+    x, each = images.cuda(), torch.stack([keys.key(0), keys.key(1)]).cuda()
+    assert torch.equal(FULL(x, each[1]).cpu(), FULL(images, keys.key(1)))
+    assert torch.equal(vmap(FULL, in_dims=(None, 0))(x, each)[1], FULL(x, each[1]))

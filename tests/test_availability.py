@@ -26,13 +26,14 @@ from gcfed import (
     simulate_together,
     verify,
 )
-from gcfed.algorithm import Algorithm
-from gcfed.availability import AVAILABILITIES, Always, Daily, Sessions, Trace, settled
+from gcfed.config.build import build
+from gcfed.config.identity import digest, identity
+from gcfed.core.algorithm import Algorithm
 from gcfed.engines import ENGINES
 from gcfed.engines.workers import Workers
-from gcfed.experiments.experiment import build
-from gcfed.experiments.identity import digest, identity
-from gcfed.participation import SAMPLERS, Faults
+from gcfed.population.availability import AVAILABILITIES, Always, Daily, Sessions, Trace, settled
+from gcfed.population.faults import Faults
+from gcfed.population.samplers import SAMPLERS
 
 pytest_plugins = ["running"]
 
@@ -508,7 +509,7 @@ def test_one_of_your_own(gcfed, tmp_path, monkeypatch):
     monkeypatch.setattr(AVAILABILITIES, "_entries", dict(AVAILABILITIES._entries))
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n"
-        "from gcfed.availability import AVAILABILITIES\n"
+        "from gcfed.population.availability import AVAILABILITIES\n"
         "@AVAILABILITIES.register('every')\n"
         "def every(*, step: int = 2):\n"
         '    """One client in so many."""\n'

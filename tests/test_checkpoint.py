@@ -8,14 +8,15 @@ import torch
 from running import far, lines, tiny
 
 from gcfed import MODELS, InputError, load_run, run, simulate
-from gcfed.evaluation import weights_sha256
-from gcfed.experiments.checkpoint import Checkpoints
-from gcfed.experiments.clients import ClientFiles
-from gcfed.experiments.experiment import build
-from gcfed.experiments.journal import DamagedError, Journal, Mark
-from gcfed.experiments.trees import from_bytes, to_bytes
-from gcfed.snapshot import Clients
-from gcfed.store import HostStore
+from gcfed.config.build import build
+from gcfed.core.memory import HostStore
+from gcfed.runs.checkpoint import Checkpoints
+from gcfed.runs.client_files import ClientFiles
+from gcfed.runs.disk_memory import first_snapshot
+from gcfed.runs.journal import DamagedError, Journal, Mark
+from gcfed.runs.tensor_files import from_bytes, to_bytes
+from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.snapshot import Clients
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -151,7 +152,8 @@ def test_a_checkpoint_holds_where_the_run_stood(tmp_path):
     run(config, tmp_path / "a")
     experiment = build(config)
     *_, last = simulate(experiment.setup)
-    checkpoints = Checkpoints(tmp_path / "a" / "checkpoints", 0, experiment.begin().clients)
+    empty = first_snapshot(experiment).clients
+    checkpoints = Checkpoints(tmp_path / "a" / "checkpoints", 0, empty)
     found = checkpoints.load(checkpoints.read(3), torch.device("cpu"))
     assert found.round == 2
     torch.testing.assert_close(found.server, last.server, atol=0, rtol=0)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from gcfed import FederatedData, parse, run_round, sequential, simulate, start, tree
-from gcfed.algorithm import Algorithm
+from gcfed import FederatedData, parse, run_round, sequential, simulate, start
+from gcfed.core import tree
+from gcfed.core.algorithm import Algorithm
 from gcfed.engines.sequential import Sequential
 
 

@@ -14,9 +14,9 @@ from running import TINY, flags, lines, tiny
 from safetensors.torch import save_file
 
 from gcfed import ALGORITHMS, DATASETS, ENGINES, MODELS, PARTITIONS
-from gcfed.cli.results import Group
-from gcfed.experiments import demo
-from gcfed.experiments.config import Config
+from gcfed.cli import demo
+from gcfed.cli.training import RunSet
+from gcfed.config.settings import Config
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -313,7 +313,7 @@ def test_the_demo_stops_when_it_is_stopped(gcfed, monkeypatch, tmp_path):
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr("gcfed.experiments.run.simulate_together", interrupted)
+    monkeypatch.setattr("gcfed.runs.train.simulate_together", interrupted)
     monkeypatch.setattr(demo, "configs", lambda rounds: {n: [tiny()] for n in ("one", "two")})
     answer = gcfed("demo", "--out", "a")
     assert answer.code == 130
@@ -468,11 +468,11 @@ def test_messages_may_hold_brackets(gcfed):
 
 def test_means_are_of_the_runs_that_finished():
     found = (("finished", 0.5), ("failed", 0.9), ("stopped", 0.1), ("finished", 0.7))
-    group = Group("x", [], [{"status": s, "test_accuracy": a} for s, a in found])
+    group = RunSet("x", [], [{"status": s, "test_accuracy": a} for s, a in found])
     assert group.mean_and_std("test_accuracy") == pytest.approx((0.6, 0.02**0.5))
     assert group.score("test_accuracy") == "60.00 ± 14.14 (2 of 4 seeds)"
     assert group.stopped
-    none = Group("y", [], [{"status": "failed", "test_accuracy": 0.9}])
+    none = RunSet("y", [], [{"status": "failed", "test_accuracy": 0.9}])
     assert none.score("test_accuracy") == "- (0 of 1 seeds)"
-    alone = Group("z", [], [{"status": "finished", "test_accuracy": 0.9}])
+    alone = RunSet("z", [], [{"status": "finished", "test_accuracy": 0.9}])
     assert alone.score("test_accuracy") == "90.00"

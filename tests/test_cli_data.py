@@ -12,14 +12,14 @@ import torch
 from PIL import Image
 from running import tiny
 
+from gcfed.config.build import build
 from gcfed.data import DATASETS
 from gcfed.data.augmentation import ImageTransform
-from gcfed.data.catalog import PUBLICATIONS, File, Publication
-from gcfed.data.dataset import Dataset, Examples
-from gcfed.data.divide import divide
-from gcfed.data.user import dataset_from, settled
+from gcfed.data.datasets.dataset import Dataset, Examples
+from gcfed.data.datasets.user import dataset_from, settled
+from gcfed.data.downloads.catalog import PUBLICATIONS, File, Publication
+from gcfed.data.partitions.ways import divide
 from gcfed.errors import InputError
-from gcfed.experiments.experiment import build
 
 pytest_plugins = ["running", "serving"]
 

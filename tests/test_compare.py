@@ -12,11 +12,11 @@ from rich.console import Console
 
 from gcfed import InputError
 from gcfed.cli import console
-from gcfed.experiments.compare import FORMATS, compare
-from gcfed.experiments.labels import short
-from gcfed.experiments.plots import curves
-from gcfed.experiments.student import incomplete_beta, paired, t_quantile, two_sided
-from gcfed.experiments.tables import Cell, ranked
+from gcfed.results.captions import short
+from gcfed.results.comparison import FORMATS, compare
+from gcfed.results.plots import curves
+from gcfed.results.tables import Entry, ranked
+from gcfed.results.ttest import incomplete_beta, paired, t_quantile, two_sided
 
 pytest_plugins = ["running"]
 
@@ -342,7 +342,7 @@ def test_what_is_no_run(tmp_path):
 
 def test_ranks():
     def rank(*values, **options):
-        return [c.mark for c in ranked([Cell("")] * len(values), values, **options)]
+        return [c.mark for c in ranked([Entry("")] * len(values), values, **options)]
 
     assert rank(3.0, 1.0, 2.0) == ["best", "", "second"]
     assert rank(3.0, 1.0, 2.0, largest=False) == ["", "best", "second"]

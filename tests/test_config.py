@@ -8,7 +8,7 @@ import pytest
 from running import TINY, tiny
 
 from gcfed import SGD, AdamW, Config, InputError
-from gcfed.experiments.config import assignment, describe, make, override, read
+from gcfed.config.settings import assignment, describe, make, override, read
 
 
 def test_the_resolved_file_reads_back_as_the_same_config(tmp_path):

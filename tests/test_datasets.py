@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_safe_pickle import official as cifar_batch, text
+from test_pickles import official as cifar_batch, text
 
-from gcfed.data import cache, official
+from gcfed.core.types import Examples
 from gcfed.data.augmentation import ImageTransform
-from gcfed.data.builtin import fashion10k, synthetic
-from gcfed.data.dataset import DATASETS, Dataset, Examples
-from gcfed.data.files import contents, idx
+from gcfed.data.datasets import official
+from gcfed.data.datasets.builtin import fashion10k, synthetic
+from gcfed.data.datasets.dataset import DATASETS, Dataset
+from gcfed.data.downloads import cache
+from gcfed.data.downloads.formats import contents, idx
 from gcfed.errors import InputError
 
 EMBEDDED = Path(official.__file__).parent / "embedded"
@@ -402,7 +404,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path, source):
 LOAD = """
 import sys
 from pathlib import Path
-from gcfed.data.official import emnist
+from gcfed.data.datasets.official import emnist
 for _ in range(20):
     data = emnist(Path(sys.argv[1]), split="letters")
     assert data.train.y.tolist() == [0, 25, 1] and int(data.train.x.sum()) == 3 * 24 * 255

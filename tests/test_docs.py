@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gcfed.algorithms import ALGORITHMS
+from gcfed.config.settings import Config
 from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
-from gcfed.experiments.config import Config
-from gcfed.laws import HOOKS
+from gcfed.testing.laws import HOOKS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

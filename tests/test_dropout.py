@@ -8,10 +8,11 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import Algorithm, random, sequential
-from gcfed.dropout import GLOBAL_RANDOMNESS, KeyedDropout, swap
+from gcfed import Algorithm, sequential
+from gcfed.core import keys
+from gcfed.core.dropout import GLOBAL_RANDOMNESS, KeyedDropout, swap
+from gcfed.core.model import DROPOUT, Model
 from gcfed.errors import InputError
-from gcfed.model import DROPOUT, Model
 from gcfed.models import MODELS
 
 
@@ -47,7 +48,7 @@ def clients(exact):
     """x and key of three clients."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 4, 12, dtype=torch.float64, generator=generator)
-    return x, torch.stack([random.key(0, client) for client in range(3)])
+    return x, torch.stack([keys.key(0, client) for client in range(3)])
 
 
 def trained(model):
@@ -62,10 +63,10 @@ def masks(p, key, shape):
 
 def by_hand(model, x, key):
     """The definition: a uniform number for each unit, from the key of its layer."""
-    stream = random.fold(key, DROPOUT)
+    stream = keys.fold(key, DROPOUT)
     for i, (layer, p) in enumerate(((0, 0.5), (3, 0.3))):
         x = torch.relu(linear(model, layer, x))
-        x = x * (random.uniform(random.fold(stream, i), x.shape) >= p) / (1 - p)
+        x = x * (keys.uniform(keys.fold(stream, i), x.shape) >= p) / (1 - p)
     return linear(model, 6, x)
 
 
@@ -82,12 +83,12 @@ def test_masks_are_uniform_numbers_of_the_layers_key(model, clients):
 
 
 def test_vmap_drops_what_a_loop_drops(model, clients):
-    x, keys = clients
-    together = vmap(trained(model), in_dims=(None, 0, 0))(model.params, x, keys)
-    loop = [trained(model)(model.params, *client) for client in zip(x, keys, strict=True)]
+    x, each = clients
+    together = vmap(trained(model), in_dims=(None, 0, 0))(model.params, x, each)
+    loop = [trained(model)(model.params, *client) for client in zip(x, each, strict=True)]
     torch.testing.assert_close(together, torch.stack(loop), atol=1e-12, rtol=0)
-    many = vmap(lambda key: masks(0.5, key, (4, 16)))(keys)
-    for client, key in enumerate(keys):
+    many = vmap(lambda key: masks(0.5, key, (4, 16)))(each)
+    for client, key in enumerate(each):
         assert torch.equal(many[client], masks(0.5, key, (4, 16)))
 
 
@@ -95,30 +96,30 @@ def test_gradients_pass_where_units_were_kept(model, clients):
     def gradient(x, key):
         return grad(lambda p: trained(model)(p, x, key).square().sum())(model.params)
 
-    x, keys = clients
-    together = vmap(gradient)(x, keys)
+    x, each = clients
+    together = vmap(gradient)(x, each)
     for client in range(len(x)):
         weights = {n: p.clone().requires_grad_() for n, p in model.params.items()}
-        trained(model)(weights, x[client], keys[client]).square().sum().backward()
+        trained(model)(weights, x[client], each[client]).square().sum().backward()
         for name, weight in weights.items():
             torch.testing.assert_close(together[name][client], weight.grad, atol=1e-10, rtol=0)
-    second = random.fold(random.fold(keys[0], DROPOUT), 1)
+    second = keys.fold(keys.fold(each[0], DROPOUT), 1)
     dropped = ~masks(0.3, second, (4, 16)).any(0)
     assert (together["classifier.6.weight"][0][:, dropped] == 0).all()
 
 
 def test_a_traced_graph_follows_its_key(model, clients):
-    x, keys = clients
+    x, each = clients
     step = vmap(trained(model), in_dims=(None, 0, 0))
-    traced = make_fx(step)(model.params, x, keys)
-    for other in (keys, keys.flip(0), torch.stack([random.key(9, c) for c in range(3)])):
+    traced = make_fx(step)(model.params, x, each)
+    for other in (each, each.flip(0), torch.stack([keys.key(9, c) for c in range(3)])):
         assert torch.equal(traced(model.params, x, other), step(model.params, x, other))
     drawn = [n for n in traced.graph.nodes if "bernoulli" in str(n.target) or "rand" in str(n)]
     assert not drawn
 
 
 def test_padding_changes_no_examples_mask():
-    key = random.key(4)
+    key = keys.key(4)
     whole = masks(0.5, key, (9, 3, 5))
     for n in (1, 4):
         assert torch.equal(masks(0.5, key, (n, 3, 5)), whole[:n])
@@ -127,7 +128,7 @@ def test_padding_changes_no_examples_mask():
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_a_unit_is_dropped_with_probability_p_and_scaled(p):
     layer, x = KeyedDropout(p), torch.ones(200, 250, dtype=torch.float64)
-    out = functional_call(layer, {"key": random.key(1)}, (x,))
+    out = functional_call(layer, {"key": keys.key(1)}, (x,))
     kept = out != 0
     assert abs(kept.double().mean() - (1 - p)) <= 4 * math.sqrt(p * (1 - p) / x.numel())
     if p < 1:
@@ -146,7 +147,7 @@ def test_layers_calls_and_keys_drop_differently():
 
     model, x = Model(Twice()), torch.ones(8, 40)
     zero, again, one = (
-        model({}, x, buffers={}, train=True, key=random.key(seed))[0].logits for seed in (0, 0, 1)
+        model({}, x, buffers={}, train=True, key=keys.key(seed))[0].logits for seed in (0, 0, 1)
     )
     assert torch.equal(zero, again)
     for other in (one, zero.roll(1, 0)):
@@ -174,9 +175,9 @@ def test_vggs_two_dropouts_are_keyed():
 
 
 def test_the_global_generator_is_left_alone(model, clients):
-    x, keys = clients
-    with random.untouched():
-        trained(model)(model.params, x[0], keys[0])
+    x, each = clients
+    with keys.untouched():
+        trained(model)(model.params, x[0], each[0])
     with pytest.raises(InputError, match="needs a key"):
         model(model.params, x[0], buffers={}, train=True)
 
@@ -191,7 +192,7 @@ def test_other_kinds_are_refused(kind):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_devices_draw_the_same_masks(p):
-    key, x = random.key(2), torch.ones(500, 4096)
+    key, x = keys.key(2), torch.ones(500, 4096)
     here, there = (
         functional_call(KeyedDropout(p), {"key": key.to(d)}, (x.to(d),)).cpu()
         for d in ("cpu", "cuda")

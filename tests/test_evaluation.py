@@ -22,7 +22,7 @@ from gcfed import (
     simulate,
 )
 from gcfed.algorithms import FedProx
-from gcfed.evaluation import record_together, weights_sha256
+from gcfed.simulation.evaluation import record_together, weights_sha256
 
 
 @pytest.fixture

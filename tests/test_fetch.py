@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gcfed.data import fetch as fetching, official as official
-from gcfed.data.archives import members
-from gcfed.data.catalog import PUBLICATIONS, File, Publication, data_dir, sources
-from gcfed.data.download import download
-from gcfed.data.fetch import FileStatus, check, ensure, fetch, info, install
+from gcfed.data.datasets import official as official
+from gcfed.data.downloads import fetch as fetching
+from gcfed.data.downloads.archives import members
+from gcfed.data.downloads.catalog import PUBLICATIONS, File, Publication, data_dir, sources
+from gcfed.data.downloads.download import download
+from gcfed.data.downloads.fetch import FileStatus, check, ensure, fetch, info, install
 from gcfed.errors import InputError
 
 pytest_plugins = ["serving"]

@@ -11,7 +11,7 @@ from torch import nn
 
 from gcfed import Algorithm, DivergedError, InputError, fit
 from gcfed.algorithms import FedProx
-from gcfed.data.user import dataset_from
+from gcfed.data.datasets.user import dataset_from
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32")

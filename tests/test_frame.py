@@ -7,7 +7,7 @@ from made_runs import make_run, make_runs
 from running import lines, tiny
 
 from gcfed import InputError, load_run, run
-from gcfed.experiments.frame import frame, summaries
+from gcfed.results.frame import frame, summaries
 
 pytest_plugins = ["running"]
 
@@ -60,12 +60,12 @@ def test_without_pandas(tmp_path, monkeypatch):
         raise ModuleNotFoundError(name)
 
     make_run(tmp_path / "a", [0.1])
-    monkeypatch.setattr("gcfed.experiments.frame.import_module", missing)
+    monkeypatch.setattr("gcfed.results.frame.import_module", missing)
     for function in (frame, summaries):
         with pytest.raises(InputError, match=r"pip install 'gcfed\[notebook\]'"):
             function(tmp_path)
 
 
 def test_pandas_is_asked_for_late():
-    module = importlib.import_module("gcfed.experiments.frame")
+    module = importlib.import_module("gcfed.results.frame")
     assert "pandas" not in vars(module)

@@ -10,10 +10,10 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from gcfed import random
 from gcfed.algorithms import MOON, FedDecorr
+from gcfed.core import keys
+from gcfed.core.model import Model
 from gcfed.errors import InputError
-from gcfed.model import Model
 from gcfed.models import MODELS, count, load_torchvision
 from gcfed.models.exchange import STATISTICS
 from gcfed.models.vgg import AveragePool
@@ -358,5 +358,5 @@ def test_no_model_draws_from_the_global_generator():
     for name in MODELS:
         Model(meta(name))  # refuses modules that would
     model, x = Model(MODELS["cnn"]((1, 8, 8), 3)), torch.rand(2, 1, 8, 8)
-    with random.untouched():
-        model(model.params, x, buffers={}, train=True, key=random.key(0))
+    with keys.untouched():
+        model(model.params, x, buffers={}, train=True, key=keys.key(0))

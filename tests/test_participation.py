@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from gcfed import FederatedData, parse, record, sequential, simulate, tree, vectorized
-from gcfed.algorithm import Algorithm
-from gcfed.data.partition import Partition
-from gcfed.participation import FAULTS, SAMPLERS, Faults, cyclic, examples
-from gcfed.random import generator
+from gcfed import FederatedData, parse, record, sequential, simulate, vectorized
+from gcfed.core import tree
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.keys import generator
+from gcfed.data.partitions.partition import Partition
+from gcfed.population.faults import FAULTS, Faults
+from gcfed.population.samplers import SAMPLERS, cyclic, examples
 
 
 def cohorts(make_setup, rounds=40, **changes):

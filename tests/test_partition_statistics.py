@@ -8,11 +8,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from matplotlib.collections import PathCollection
 
-from gcfed.data.divide import divide
-from gcfed.data.partition import Partition, Pool
-from gcfed.data.partition_plot import draw_partition, draw_partitions
-from gcfed.data.partitions import dirichlet
-from gcfed.data.statistics import partition_statistics
+from gcfed.data.partitions.partition import Partition, Pool
+from gcfed.data.partitions.picture import draw_partition, draw_partitions
+from gcfed.data.partitions.skew import partition_statistics
+from gcfed.data.partitions.ways import dirichlet, divide
 from gcfed.errors import InputError
 
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])

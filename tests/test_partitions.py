@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from gcfed.data.dirichlet import in_proportion
-from gcfed.data.partition import Partition, Pool, stable_sort, top_up
-from gcfed.data.partitions import PARTITIONS, classes, dirichlet, iid, quantity, shards
-from gcfed.data.statistics import partition_statistics
+from gcfed.data.partitions.dirichlet import in_proportion
+from gcfed.data.partitions.partition import Partition, Pool, stable_sort, top_up
+from gcfed.data.partitions.skew import partition_statistics
+from gcfed.data.partitions.ways import PARTITIONS, classes, dirichlet, iid, quantity, shards
 from gcfed.errors import InputError
 
 MODES = ("per_class", "capped", "per_client")

@@ -10,8 +10,8 @@ from running import flags, lines, tiny
 from torch import nn
 
 from gcfed import ALGORITHMS, DATASETS, MODELS, PARTITIONS, InputError, load_run, run
-from gcfed.experiments import plugins
-from gcfed.experiments.plugins import load_installed, load_plugin, load_plugins
+from gcfed.config import plugins
+from gcfed.config.plugins import load_installed, load_plugin, load_plugins
 from gcfed.registry import hyper_parameters
 
 pytest_plugins = ["running"]

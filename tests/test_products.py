@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from gcfed import Model
-from gcfed.engines.products import ProductConv2d, as_products
+from gcfed.kernels.products import ProductConv2d, as_products
 
 KINDS = [
     {"padding": 2},

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from gcfed.data.catalog import PUBLICATIONS
-from gcfed.data.fetch import check
-from gcfed.data.official import cifar10, cifar100, emnist, fashionmnist, tinyimagenet
+from gcfed.data.datasets.official import cifar10, cifar100, emnist, fashionmnist, tinyimagenet
+from gcfed.data.downloads.catalog import PUBLICATIONS
+from gcfed.data.downloads.fetch import check
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

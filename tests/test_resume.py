@@ -32,8 +32,8 @@ from gcfed import (
     simulate_together,
     verify,
 )
-from gcfed.experiments.directory import RunDirectory
-from gcfed.experiments.run import run_together
+from gcfed.runs.folder import RunFolder
+from gcfed.runs.train import run_together
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries", "normed")
@@ -301,7 +301,7 @@ def test_ctrl_c_twice_stops_at_once(tmp_path):
 
 
 def test_interrupted_between_a_line_and_what_belongs_to_it(tmp_path, monkeypatch):
-    config, real = small(algorithm="fedavgm", checkpoint_every=None), RunDirectory.append
+    config, real = small(algorithm="fedavgm", checkpoint_every=None), RunFolder.append
     run(config, tmp_path / "straight")
 
     def interrupted(self, line, chunk):
@@ -309,7 +309,7 @@ def test_interrupted_between_a_line_and_what_belongs_to_it(tmp_path, monkeypatch
         if line["round"] == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(RunDirectory, "append", interrupted)
+    monkeypatch.setattr(RunFolder, "append", interrupted)
     assert run(config, tmp_path / "a")["status"] == "stopped"
     monkeypatch.undo()
     resume(tmp_path / "a")
@@ -400,7 +400,7 @@ def test_one_that_diverges_is_left_behind_or_does_so_again(fragile, tmp_path, mo
     lasting = [s for s in seeds if summaries[s]["status"] == "finished"]
     broken = [s for s in seeds if summaries[s]["status"] == "failed"]
     assert lasting and {summaries[s]["round"] for s in broken} == {2}
-    monkeypatch.setattr("gcfed.experiments.run.simulate_together", watched)
+    monkeypatch.setattr("gcfed.runs.train.simulate_together", watched)
     for stop, going_on in ((3, list(seeds)), (5, lasting)):
         paths = folders(tmp_path / str(stop), seeds)
         with pytest.raises(StopError):
@@ -498,7 +498,7 @@ def test_two_processes_cannot_write_one_run(tmp_path):
             said.append((tmp_path / "said").read_text())
 
     def other():
-        from gcfed.experiments import lock
+        from gcfed.runs import lock
 
         lock._held.clear()  # as in a process that did not come out of this one
         try:
@@ -570,7 +570,7 @@ def test_other_mishaps(what, tmp_path, monkeypatch):
     config = small(algorithm="fedavgm")
     run(config, tmp_path / "straight")
     if what == "finish":  # the disk fills up when all rounds are done
-        monkeypatch.setattr("gcfed.experiments.writer.save_module", full)
+        monkeypatch.setattr("gcfed.runs.writer.save_module", full)
         with pytest.raises(InputError, match="No space left on device"):
             run(config, tmp_path / "a")
         monkeypatch.undo()

@@ -15,11 +15,11 @@ from torch import nn
 
 import gcfed as package
 from gcfed import DATASETS, MODELS, Dataset, Examples, InputError, load_run, predict, run
+from gcfed.config.build import build
 from gcfed.data.augmentation import ImageTransform
-from gcfed.evaluation import weights_sha256
-from gcfed.experiments.experiment import build
-from gcfed.experiments.run import run_together
-from gcfed.snapshot import start
+from gcfed.runs.train import run_together
+from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.snapshot import start
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")

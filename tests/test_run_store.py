@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from gcfed import MODELS, Dataset, Examples, InputError, RunStore, load_run, run
-from gcfed.experiments import plugins
-from gcfed.experiments.config import Config
-from gcfed.experiments.experiment import build
-from gcfed.experiments.identity import LAST_BITS, SAMPLE, WAYS, digest, fingerprint, identity
+from gcfed.config import plugins
+from gcfed.config.build import build
+from gcfed.config.identity import LAST_BITS, SAMPLE, WAYS, digest, fingerprint, identity
+from gcfed.config.settings import Config
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -182,7 +182,7 @@ def forbid_training(monkeypatch):
     def forbidden(*_, **__):
         raise AssertionError("a run was done again")
 
-    monkeypatch.setattr("gcfed.experiments.run.simulate_together", forbidden)
+    monkeypatch.setattr("gcfed.runs.train.simulate_together", forbidden)
 
 
 def test_a_run_is_found_when_it_is_asked_for_again(store, monkeypatch):
@@ -307,7 +307,7 @@ def test_a_run_that_is_being_written_is_not_touched(store):
     config, said = tiny(rounds=2), []
 
     def other():
-        from gcfed.experiments import lock
+        from gcfed.runs import lock
 
         lock._held.clear()
         try:

@@ -10,11 +10,11 @@ from running import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gcfed import DATASETS, Algorithm, FederatedData, sequential, simulate
-from gcfed.data.divide import divide
-from gcfed.data.partition import Partition, Pool
-from gcfed.data.statistics import partition_statistics
+from gcfed.config.build import build
+from gcfed.data.partitions.partition import Partition, Pool
+from gcfed.data.partitions.skew import partition_statistics
+from gcfed.data.partitions.ways import divide
 from gcfed.data.validation import split_validation
-from gcfed.experiments.experiment import build
 
 pytest_plugins = ["running"]
 

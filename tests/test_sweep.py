@@ -21,12 +21,12 @@ import gcfed as package
 from gcfed import InputError, RunStore, Sweep
 from gcfed.cli import console
 from gcfed.cli.board import Board, plain_lines
-from gcfed.experiments import plugins
-from gcfed.participation import SAMPLERS
-from gcfed.sweeps.child import Child, Ended, Job, Rounds, Started
+from gcfed.config import plugins
+from gcfed.population.samplers import SAMPLERS
+from gcfed.sweeps.child import CellJob, Child, Ended, RoundsDone, Started
 from gcfed.sweeps.devices import find_devices, shares
 from gcfed.sweeps.pool import Slot
-from gcfed.sweeps.state import State
+from gcfed.sweeps.state import CellState
 from gcfed.sweeps.tuning import select
 
 pytest_plugins = ["running"]
@@ -40,7 +40,7 @@ import torch
 
 import gcfed
 from gcfed.algorithms import register
-from gcfed.participation import SAMPLERS, uniform
+from gcfed.population.samplers import SAMPLERS, uniform
 
 
 @register("fragile")
@@ -312,7 +312,7 @@ def test_a_process_is_replaced_after_an_error_in_code(tmp_path):
     told, process = [], SimpleNamespace(is_alive=lambda: True)
     for over, is_kept in ((Ended([], "no", "Traceback"), False), (Ended([], "no"), True)):
         slot = Slot("cpu", [])
-        slot._process, slot.job = process, Job(7, (), tmp_path, "test_accuracy")
+        slot._process, slot.job = process, CellJob(7, (), tmp_path, "test_accuracy")
         slot.pipe, other = multiprocessing.Pipe()
         other.send(over)
         slot.hear(lambda *message: told.append(message))
@@ -332,7 +332,7 @@ def test_a_cell_that_is_told_to_stop_before_it_begins(tmp_path):
         listening.start()
         listening.join()
         time.sleep(1)
-    assert child._do(Job(1, (tiny(),), tmp_path, "test_accuracy")) == Ended([])
+    assert child._do(CellJob(1, (tiny(),), tmp_path, "test_accuracy")) == Ended([])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -340,7 +340,7 @@ def candidate(score, status="done", lr=0.1):
     runs = [
         SimpleNamespace(summary={"validation_accuracy": s, "test_accuracy": 1 - s}) for s in score
     ]
-    return State(SimpleNamespace(point={}, candidate={"lr": lr}, number=1), status, runs=runs)
+    return CellState(SimpleNamespace(point={}, candidate={"lr": lr}, number=1), status, runs=runs)
 
 
 def test_who_can_be_selected():
@@ -398,7 +398,7 @@ def test_the_live_table_fits_the_screen(many, monkeypatch):
     running = many.cells[19]
     running.take("cpu", Started(), [])
     for t in range(5):
-        running.take("cpu", Rounds({0: t + 1, 1: t + 1}, {0: 0.25, 1: 0.75}), [])
+        running.take("cpu", RoundsDone({0: t + 1, 1: t + 1}, {0: 0.25, 1: 0.75}), [])
     running.first_round -= 8.0
     screen.print(Board(many).draw())
     lines = screen.file.getvalue().splitlines()
@@ -420,7 +420,7 @@ def test_plain_lines(many, capsys):
     state.take("cuda:1", Started(), [])
     tell(state)
     for t in range(20):
-        state.take("cuda:1", Rounds({0: t + 1, 1: t + 1}, {0: 0.1}), [])
+        state.take("cuda:1", RoundsDone({0: t + 1, 1: t + 1}, {0: 0.1}), [])
         tell(state)
     state.take("cuda:1", Ended([], "no memory"), [])
     tell(state)

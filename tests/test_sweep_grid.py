@@ -8,7 +8,7 @@ from running import TINY, tiny
 
 from gcfed import InputError, RunStore, Sweep
 from gcfed.cli.sweep import short
-from gcfed.experiments.experiment import build
+from gcfed.config.build import build
 from gcfed.sweeps.cost import cost, examples_a_round, forward_flops
 from gcfed.sweeps.grid import read_grid
 
@@ -201,7 +201,7 @@ def test_a_dry_run_lists_costs_and_writes_nothing(gcfed, tmp_path):
 
 def test_many_cells_are_planned_quickly(tmp_path, monkeypatch):
     """Their data are read once."""
-    from gcfed.experiments import experiment
+    from gcfed.config import build as experiment
 
     reads, read_dataset = [], experiment.read_dataset
 

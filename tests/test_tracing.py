@@ -5,14 +5,15 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from gcfed import parse, sequential, simulate, start, tree
-from gcfed.engines.arithmetic import arithmetic, resolve
-from gcfed.engines.common import Lineup, advance, copy, over_clients
-from gcfed.engines.graphs import NoGraphError, Program
-from gcfed.engines.reuse import reuse_memory
+from gcfed import parse, sequential, simulate, start
+from gcfed.core import tree
+from gcfed.core.precision import arithmetic, resolve
+from gcfed.engines.graphs import GraphProgram, NoGraphError
+from gcfed.engines.lineup import Lineup, advance, copy, over_clients
 from gcfed.engines.tracing import Traced
 from gcfed.engines.vectorized import Vectorized, VectorProgram
-from gcfed.round import prepare
+from gcfed.kernels.inplace import reuse_memory
+from gcfed.simulation.round import prepare
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def as_tuple(value):
     return value if isinstance(value, tuple) else (value,)
 
 
-class Uncapturable(Program):
+class Uncapturable(GraphProgram):
     """Fails in Inductor, or in every way."""
 
     def __init__(self, broken):

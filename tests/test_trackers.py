@@ -10,9 +10,8 @@ import pytest
 from running import lines, tiny
 
 from gcfed import InputError
-from gcfed.experiments import trackers
-from gcfed.experiments.run import run_together
-from gcfed.experiments.trackers import (
+from gcfed.runs import trackers
+from gcfed.runs.trackers import (
     TRACKERS,
     TrackerWarning,
     Tracking,
@@ -20,6 +19,7 @@ from gcfed.experiments.trackers import (
     require,
     tracked,
 )
+from gcfed.runs.train import run_together
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32")

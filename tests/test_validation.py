@@ -6,8 +6,8 @@ import torch
 from running import tiny
 
 from gcfed import Dataset, Examples, InputError
+from gcfed.config.build import build
 from gcfed.data import split_validation
-from gcfed.experiments.experiment import build
 
 pytest_plugins = ["running"]
 

@@ -7,7 +7,7 @@ import torch
 from running import far, flags, lines, tiny
 
 from gcfed import MODELS, InputError, load_run, run, verify
-from gcfed.experiments.run import run_together
+from gcfed.runs.train import run_together
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -58,7 +58,7 @@ def test_runs_trained_together_are_done_again_together(tmp_path, monkeypatch):
     run_together([tiny(seed=s, engine="vectorized") for s in (0, 1)], paths)
     tamper(paths[1], 1, weights_sha256="0" * 64)
     seen = []
-    from gcfed.experiments import verifying
+    from gcfed.runs import verify as verifying
 
     real = verifying.simulate_together
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 SOURCE = Path("/usr/share/datasets/fashion-mnist")
-TARGET = Path(__file__).parents[1] / "src/gcfed/data/embedded/fashion10k.npz"
+TARGET = Path(__file__).parents[1] / "src/gcfed/data/datasets/embedded/fashion10k.npz"
 SEED = 2017
 PER_CLASS = {"train": 1000, "test": 200}
 SHA256 = "ec7fdd49373febd48308bcecc070f929436f7eabefc0b4011258f460be3e5620"

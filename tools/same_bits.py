@@ -1,12 +1,12 @@
-"""Does a refactoring leave the numbers alone?  Record a battery of small runs before it, check it after.
+"""Does a refactoring leave the numbers alone?  Record small runs before it, check them after.
 
     python tools/same_bits.py record             # before: writes .same-bits/
-    python tools/same_bits.py check              # after: does the runs again and compares every byte
+    python tools/same_bits.py check              # after: does them again, compares every byte
     python tools/same_bits.py check --only scaffold
 
-Every registered algorithm, engine, partition, sampler and fault of a CPU is in the battery; the real
-data sets are too where ``--data-dir`` names a folder that holds them.  A run is the same if its
-``rounds.jsonl`` and ``model.safetensors`` are, byte for byte.  Bits depend on the machine, so a
+Every registered algorithm, engine, partition, sampler and fault of a CPU is in the battery; the
+real data sets are too where ``--data-dir`` names a folder that holds them.  A run is the same if
+its ``rounds.jsonl`` and ``model.safetensors`` are, byte for byte.  Bits depend on the machine, so a
 record is good where it was made.  The exit code is 1 if a run differs.
 """
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gcfed.errors import InputError
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a file, and put it in the place of ``path`` in one step."""
@@ -57,3 +59,30 @@ def naming(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+def create_folder(path: Path, *, exist_ok: bool = False) -> Path:
+    """A new folder; one that is there already is only written into if that is ``exist_ok``."""
+    try:
+        path.mkdir(parents=True, exist_ok=exist_ok)
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error.strerror}") from None
+    return path
+
+
+def refuse_existing(path: Path) -> None:
+    """Say so, before any work is done, if ``path`` is taken or lies below what is no folder."""
+    if path.exists() or path.is_symlink():
+        raise InputError(f"{path} exists already: name another folder")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise InputError(f"{path} cannot be made: {above} is a file, not a folder")
+
+
+def unused_folder(parent: Path, name: str) -> Path:
+    """A folder that is not there yet: ``name``, ``name-2``, ``name-3``, ..."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path

@@ -12,15 +12,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from gcfed.cli import console
-from gcfed.cli.results import percent
-from gcfed.sweeps.state import OVER, State
-from gcfed.sweeps.sweep import Observer, Sweep
+from gcfed.cli.training import percent
+from gcfed.sweeps.state import OVER, CellState
+from gcfed.sweeps.sweep import CellObserver, Sweep
 
 ROOM = 6  # lines of a screen that are not for cells
 
 
 @contextmanager
-def watched(sweep: Sweep, quiet: bool = False) -> Iterator[Observer | None]:
+def watched(sweep: Sweep, quiet: bool = False) -> Iterator[CellObserver | None]:
     """Show how far a sweep is, on standard error."""
     if quiet:
         yield None
@@ -36,12 +36,12 @@ def watched(sweep: Sweep, quiet: bool = False) -> Iterator[Observer | None]:
                 raise
 
 
-def plain_lines(sweep: Sweep) -> Callable[[State], None]:
+def plain_lines(sweep: Sweep) -> Callable[[CellState], None]:
     """A line when a cell starts, at every tenth of its rounds, and when it is over."""
     told: dict[int, int] = {}
     measure = "validation" if sweep.grid.is_tuned else "accuracy"
 
-    def tell(state: State) -> None:
+    def tell(state: CellState) -> None:
         cell, number = state.cell, state.cell.number
         if state.status == "running" and number not in told:
             told[number] = 0
@@ -87,14 +87,14 @@ class Board:
             table.add_row(*row, bar, percent(state.score), left)
         return Stacked(table, self._footer())
 
-    def _shown(self) -> list[State]:
+    def _shown(self) -> list[CellState]:
         """In order; if they do not fit, first those that run, then failed, waiting, done ones."""
         cells, room = self._sweep.cells, max(console.err.height - ROOM, 1)
         order = ("running", "failed", "diverged", "stopped", "waiting", "done")
         kept = sorted(cells, key=lambda s: (order.index(s.status), s.cell.number))[:room]
         return sorted(kept, key=lambda s: s.cell.number)
 
-    def _rounds(self, state: State) -> int:
+    def _rounds(self, state: CellState) -> int:
         return state.cell.rounds if state.status == "done" else state.rounds
 
     def _footer(self) -> str:

@@ -12,11 +12,11 @@ from gcfed.cli import console
 from gcfed.cli.options import Plugins
 from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
-from gcfed.experiments.compare import FORMATS, compare as compare_runs
-from gcfed.experiments.tables import Cell, Mark, Table, plain
+from gcfed.results.comparison import FORMATS, compare as compare_runs
+from gcfed.results.tables import Entry, Rank, Table, plain
 
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
-STYLES: dict[Mark, str] = {"best": "bold", "second": "underline", "": ""}
+STYLES: dict[Rank, str] = {"best": "bold", "second": "underline", "": ""}
 
 
 def compare(
@@ -94,5 +94,5 @@ def _show(table: Table) -> None:
         console.tell(note)
 
 
-def _styled(cell: Cell) -> Text:
+def _styled(cell: Entry) -> Text:
     return Text.assemble((cell.value, STYLES[cell.mark]), cell.rest)

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from gcfed.config.plugins import load_plugins
 from gcfed.errors import InputError
-from gcfed.experiments.plugins import load_plugins
+from gcfed.results.run import Run, find_runs
 
 
 def _load(paths: list[Path] | None) -> list[Path]:
@@ -24,16 +25,28 @@ Plugins = Annotated[
         help="A Python file that registers algorithms, models, data sets ...; may be repeated.",
     ),
 ]
-Store = Annotated[
+StoreOption = Annotated[
     Path, typer.Option(help="Where runs are kept and found again; runs.", show_default=False)
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="The folder of data; GCFED_DATA, or a cache of yours."),
 ]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file of --out.")]
 
 
 def check_positive(option: str, number: int | None) -> None:
     if number is not None and number < 1:
         raise InputError(f"{option} is at least 1; not {number}")
+
+
+def trained_together(path: Path) -> list[list[Run]]:
+    """The runs at a path, each with those that are trained together with it."""
+    sets: dict[Path, list[Run]] = {}
+    for run in find_runs(path):
+        runs = run.together()
+        sets.setdefault(runs[0].path.resolve(), runs)
+    if not sets:
+        raise InputError(f"{path} is neither a run nor a folder of runs")
+    return list(sets.values())

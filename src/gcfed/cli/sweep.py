@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.again import DIVERGED, INTERRUPTED
 from gcfed.cli.board import duration, watched
-from gcfed.cli.options import Plugins, Store
-from gcfed.cli.results import percent
-from gcfed.experiments.store import STORE
-from gcfed.experiments.writer import SMOOTHED
+from gcfed.cli.exits import DIVERGED, INTERRUPTED
+from gcfed.cli.options import Plugins, StoreOption
+from gcfed.cli.training import percent
+from gcfed.results.summary import SMOOTHED
+from gcfed.runs.store import STORE
 from gcfed.sweeps.grid import describe
-from gcfed.sweeps.planning import Plan
+from gcfed.sweeps.planning import CellPlan
 from gcfed.sweeps.sweep import Sweep
 
 FAILED = 1
@@ -29,7 +29,7 @@ def sweep(
         str | None,
         typer.Option(metavar="cuda:0,cuda:1", help="A process for each; cpu,cpu shares the cores."),
     ] = None,
-    store: Store = STORE,
+    store: StoreOption = STORE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
     ] = False,
@@ -105,7 +105,7 @@ def _print_plans(made: Sweep, as_json: bool) -> None:
     )
 
 
-def _row(plan: Plan, keys: list[str]) -> list[str]:
+def _row(plan: CellPlan, keys: list[str]) -> list[str]:
     line, seeds = plan.to_json(), len(plan.cell.configs)
     values = [str(plan.cell.settings[key]) for key in keys]
     first = [str(plan.cell.number), *values, str(seeds), plan.status, str(line["rounds"])]

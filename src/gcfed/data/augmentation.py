@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gcfed import random
-from gcfed.context import Inputs
+from gcfed.core import keys
+from gcfed.core.types import Inputs
 from gcfed.errors import InputError
 
 CROP_AND_FLIP = 0x63726F70  # keeps these draws apart from those of a transform beside this one
@@ -62,7 +62,7 @@ class ImageTransform:
     def _augment(self, x: Tensor, key: Tensor) -> Tensor:
         """Crop and flip as one gather: its index says where each pixel comes from."""
         n, channels, num_rows, num_columns = x.shape
-        draws = random.uniform(random.fold(key, CROP_AND_FLIP), (n, 3))
+        draws = keys.uniform(keys.fold(key, CROP_AND_FLIP), (n, 3))
         top, left = (draws[:, :2] * (2 * self.padding + 1)).to(torch.int64).unsqueeze(2).unbind(1)
         rows = top + torch.arange(num_rows, device=x.device)
         columns = torch.arange(num_columns, device=x.device)

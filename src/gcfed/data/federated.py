@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcfed import tree
-from gcfed.context import Inputs
-from gcfed.data.partition import Partition
+from gcfed.core import tree
+from gcfed.core.types import Examples, Inputs
+from gcfed.data.partitions.partition import Partition
 from gcfed.errors import InputError
 
 
@@ -41,6 +41,11 @@ class FederatedData:
     def has_classes(self) -> bool:
         """Whether y is one class per example."""
         return self.num_classes > 0 and self.y.ndim == 1 and self.y.dtype == torch.int64
+
+    @cached_property
+    def examples(self) -> Examples:
+        """All examples, without who holds which."""
+        return Examples(self.x, self.y)
 
     @property
     def num_clients(self) -> int:

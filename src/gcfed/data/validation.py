@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gcfed.data.dataset import Dataset, Examples
+from gcfed.core.types import Examples
+from gcfed.data.datasets.dataset import Dataset
 from gcfed.errors import InputError
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gcfed.engines.products import FEW
+from gcfed.core.client import Job, Trained
+from gcfed.core.model import Model
 from gcfed.engines.sequential import sequential
 from gcfed.engines.streams import streams
 from gcfed.engines.vectorized import vectorized
 from gcfed.engines.workers import available_cores, can_fork, workers
-from gcfed.local import Job, Trained
-from gcfed.model import Model
+from gcfed.kernels.products import FEW
 from gcfed.registry import Registry
 
 Engine = Callable[[Sequence[Job]], list[Trained]]

@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 
-from gcfed import tree
-from gcfed.context import Batch
-from gcfed.engines.common import Lineup, advance, compact, copy, is_shared, over_clients, own
-from gcfed.local import Client, Job, Progress, Task, Trained
+from gcfed.core import tree
+from gcfed.core.client import Client, ClientTask, Job, Progress, Trained
+from gcfed.core.types import Batch
+from gcfed.engines.lineup import Lineup, advance, compact, copy, is_shared, over_clients, own
 
 
 class GraphEngine(ABC):
@@ -23,11 +23,11 @@ class GraphEngine(ABC):
     pads = True
 
     def __init__(self) -> None:
-        self._program: Program | None = None
-        self._eager: Task | None = None  # the task that no graph could be made of
+        self._program: GraphProgram | None = None
+        self._eager: ClientTask | None = None  # the task that no graph could be made of
 
     @abstractmethod
-    def program(self, lineup: Lineup) -> "Program": ...
+    def program(self, lineup: Lineup) -> "GraphProgram": ...
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
         lineup = Lineup.of(jobs)
@@ -72,7 +72,7 @@ class NoGraphError(RuntimeError):
     """A step that cannot be captured."""
 
 
-class Program(ABC):
+class GraphProgram(ABC):
     """A cohort's step as CUDA graphs over memory of fixed place.
 
     There is one graph for each of a few numbers of clients (`sizes`), made when it is first needed;
@@ -80,7 +80,7 @@ class Program(ABC):
     """
 
     def __init__(self, lineup: Lineup) -> None:
-        self.task: Task = lineup.task
+        self.task: ClientTask = lineup.task
         self.cohort: Client = tree.map(own, lineup.cohort)
         self.at: Progress = lineup.begin()
         self.batch: Batch = tree.map(torch.clone, next(lineup.batches()))

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import torch
 
-from gcfed import tree
-from gcfed.context import Batch
-from gcfed.engines.common import Lineup, advance, copy, is_shared
-from gcfed.engines.graphs import GraphEngine, Program
-from gcfed.engines.layout import ChannelsLast, channels_last
+from gcfed.core import tree
+from gcfed.core.client import Client, Progress
+from gcfed.core.types import Batch
+from gcfed.engines.graphs import GraphEngine, GraphProgram
+from gcfed.engines.lineup import Lineup, advance, copy, is_shared
 from gcfed.engines.tracing import Traced
-from gcfed.local import Client, Progress
+from gcfed.kernels.layout import ChannelsLast, channels_last
 
 
 class Streams(GraphEngine):
@@ -23,11 +23,11 @@ class Streams(GraphEngine):
     name = "streams"
     needs_cuda = True
 
-    def program(self, lineup: Lineup) -> Program:
+    def program(self, lineup: Lineup) -> GraphProgram:
         return StreamProgram(lineup)
 
 
-class StreamProgram(Program):
+class StreamProgram(GraphProgram):
     """Each of the first n clients' steps as a branch.
 
     A client's weights have memory of their own, which compiled code wants aligned, and lie as

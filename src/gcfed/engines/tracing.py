@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import tree
+from gcfed.core import tree
 
 T = TypeVar("T")
 

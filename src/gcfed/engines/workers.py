@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 from torch.fx import Graph
 
-from gcfed import random, tree
-from gcfed.context import Batch
-from gcfed.data.batches import Batches, Plan
-from gcfed.engines.common import common_task
-from gcfed.engines.layout import ChannelsLast, channels_last, lay_out_pooling
-from gcfed.engines.reuse import reuse_memory
+from gcfed.core import keys, tree
+from gcfed.core.batches import Batches, BatchPlan
+from gcfed.core.client import RECEIVED, Client, Job, Progress, Trained
+from gcfed.core.types import Batch
+from gcfed.engines.lineup import common_task
 from gcfed.engines.tracing import Traced
 from gcfed.errors import InputError
-from gcfed.local import RECEIVED, Client, Job, Progress, Trained
+from gcfed.kernels.inplace import reuse_memory
+from gcfed.kernels.layout import ChannelsLast, channels_last, lay_out_pooling
 
 
 def available_cores() -> int:
@@ -68,16 +68,16 @@ class Workers:
 
     def __init__(self, processes: int | None = None) -> None:
         self._processes = processes
-        self._pool: Pool | None = None
-        self._program: Program | None = None
+        self._pool: WorkerPool | None = None
+        self._program: WorkerProgram | None = None
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
         """Train the clients of each job."""
         if self._program is None or not self._program.fits(jobs):
             self.close()
-            self._program = Program(jobs)
+            self._program = WorkerProgram(jobs)
             keep_freed_memory()
-            self._pool = Pool(self._processes or available_cores(), self._program.train)
+            self._pool = WorkerPool(self._processes or available_cores(), self._program.train)
         assert self._pool is not None
         self._program.load(jobs)
         work = [
@@ -97,7 +97,7 @@ class Workers:
         self._pool = self._program = None
 
 
-class Program:
+class WorkerProgram:
     """What the processes do, and the memory they share with this one."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -157,10 +157,10 @@ class Program:
             for trained, n in zip(self.trained, self.counts, strict=True)
         ]
 
-    def train(self, j: int, k: int, plan: Plan) -> None:
+    def train(self, j: int, k: int, plan: BatchPlan) -> None:
         """Train client ``k`` of job ``j``; what comes of it goes into shared memory."""
         client, batches = tree.take(self.cohorts[j], k), Batches(self.data[j], [plan])
-        with random.untouched(), torch.no_grad():
+        with keys.untouched(), torch.no_grad():
             at = self._steps(self.task.begin(client), batches, client)
             trained = self.task.finish(at, client)
         tree.map(lambda to, x: to[k].copy_(x), self.trained[j], trained)
@@ -183,7 +183,7 @@ class Program:
         return at
 
 
-class Pool:
+class WorkerPool:
     """Forked processes that call one function; each takes the next piece of work when free."""
 
     def __init__(self, size: int, call: Callable[..., None]) -> None:

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gcfed.core.model import MODELS
 from gcfed.models.layers import check_classes, he_normal, image_shape
-from gcfed.models.registry import MODELS
 
 
 class CNN(nn.Module):

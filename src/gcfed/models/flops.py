@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 
-class Cost(NamedTuple):
+class ModelCost(NamedTuple):
     """``flops``: of a forward pass of one example, two for each multiply-add.
 
     Only matrix products and convolutions count; biases, norms and activations do not.
@@ -22,7 +22,7 @@ class Cost(NamedTuple):
     flops: int
 
 
-def count(module: nn.Module, shape: tuple[int, ...]) -> Cost:
+def count(module: nn.Module, shape: tuple[int, ...]) -> ModelCost:
     """Count without computing: on the meta device, where tensors have shapes and no values."""
     named = chain(module.named_parameters(), module.named_buffers())
     hollow = {name: torch.empty_like(value, device="meta") for name, value in named}
@@ -31,7 +31,7 @@ def count(module: nn.Module, shape: tuple[int, ...]) -> Cost:
     x = torch.empty(1, *shape, dtype=dtype, device="meta")
     with _evaluating(module), FlopCounterMode(display=False) as counter:
         functional_call(module, hollow, (x,))
-    return Cost(sum(sizes), len(sizes), counter.get_total_flops())
+    return ModelCost(sum(sizes), len(sizes), counter.get_total_flops())
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gcfed.core.model import MODELS
 from gcfed.errors import InputError
 from gcfed.models.layers import he_normal
-from gcfed.models.registry import MODELS
 
 
 class MLP(nn.Module):

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gcfed.core.model import MODELS
 from gcfed.models.layers import check_classes, image_shape
-from gcfed.models.registry import MODELS
 
 WIDTHS = (64, 128, 256, 512)
 GROUPS = 32

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from gcfed.core.model import MODELS
 from gcfed.models.layers import check_classes, image_shape
-from gcfed.models.registry import MODELS
 
 STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # a max-pool ends each
 POOLED = 7  # the side of what the classifier reads, whatever the image's

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import torch
 
+from gcfed.config.settings import Config
 from gcfed.errors import InputError
-from gcfed.evaluation import Record
-from gcfed.experiments.config import Config
-from gcfed.experiments.store import RunStore
+from gcfed.runs.store import RunStore
+from gcfed.simulation.evaluation import Record
 
 
-class Job(NamedTuple):
+class CellJob(NamedTuple):
     """A cell to train: runs to do together, and the accuracy to tell of."""
 
     number: int
@@ -42,7 +42,7 @@ class Started(NamedTuple):
     """A cell was given to a process."""
 
 
-class Rounds(NamedTuple):
+class RoundsDone(NamedTuple):
     """How many rounds seeds have, by their place, and what they score."""
 
     done: dict[int, int]
@@ -67,7 +67,7 @@ class Ended(NamedTuple):
     trace: str | None = None
 
 
-Message = Ready | Started | Rounds | Note | Ended
+ChildMessage = Ready | Started | RoundsDone | Note | Ended
 
 
 def serve(pipe: Connection, device: str, cores: Sequence[int], folder: Path) -> None:
@@ -89,7 +89,7 @@ class Child:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._inbox: SimpleQueue[CellJob | None] = SimpleQueue()
         self._is_busy = self._is_stopping = False
         self._sending = threading.RLock()
 
@@ -109,7 +109,7 @@ class Child:
                 message = self._pipe.recv()
             except (EOFError, OSError):
                 message = None
-            if isinstance(message, Job):
+            if isinstance(message, CellJob):
                 self._inbox.put(message)
                 continue
             self._is_stopping = True  # before a cell that is only about to begin looks
@@ -122,7 +122,7 @@ class Child:
         if self._is_busy:
             raise KeyboardInterrupt
 
-    def _do(self, job: Job) -> Ended:
+    def _do(self, job: CellJob) -> Ended:
         try:
             self._is_busy = True
             if self._is_stopping:
@@ -134,13 +134,13 @@ class Child:
             self._is_busy = False
             return Ended([])
 
-    def _train(self, job: Job) -> Ended:
+    def _train(self, job: CellJob) -> Ended:
         store = RunStore(job.store)
 
         def observe(lines: Mapping[int, Record]) -> None:
             done = {i: line["round"] + 1 for i, line in lines.items()}
             scores = {i: line[job.score] for i, line in lines.items()}
-            self._send(Rounds(done, {i: s for i, s in scores.items() if s is not None}))
+            self._send(RoundsDone(done, {i: s for i, s in scores.items() if s is not None}))
 
         try:
             runs = store.run_together(job.configs, observe)
@@ -154,6 +154,6 @@ class Child:
     def _warn(self, message: Warning | str, *_: object) -> None:
         self._send(Note(str(message)))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: ChildMessage) -> None:
         with self._sending, suppress(OSError):  # a parent that is gone needs no news
             self._pipe.send(message)

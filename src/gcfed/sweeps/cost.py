@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcfed import tree
+from gcfed.config.build import Experiment
+from gcfed.config.settings import Config
+from gcfed.core import tree
 from gcfed.errors import InputError
-from gcfed.experiments.config import Config
-from gcfed.experiments.experiment import Experiment
-from gcfed.experiments.recorded import Run
 from gcfed.models.flops import count
-from gcfed.round import prepare
-from gcfed.setup import Schedule
-from gcfed.snapshot import start
+from gcfed.results.run import Run
+from gcfed.simulation.round import prepare
+from gcfed.simulation.setup import Schedule
+from gcfed.simulation.snapshot import start
 
 BACKWARD = 3  # a forward pass, and a backward one of twice as many products
 
 
-class Cost(NamedTuple):
+class RoundCost(NamedTuple):
     """Of one round of one seed: expected over cohorts, so that faults and samplers do not count.
 
     ``flops`` are those of the products of a plain step, None where a model cannot be counted; an
@@ -32,11 +32,11 @@ class Cost(NamedTuple):
     bytes: float
 
 
-def cost(experiment: Experiment, forward: int | None) -> Cost:
+def cost(experiment: Experiment, forward: int | None) -> RoundCost:
     """What a round of an experiment costs, ``forward`` being the FLOPs of one example."""
     schedule = experiment.config.schedule()
     examples = examples_a_round(schedule, experiment.statistics.sizes)
-    return Cost(
+    return RoundCost(
         examples,
         None if forward is None else BACKWARD * forward * examples,
         schedule.cohort_size * _bytes_a_client(experiment),
@@ -73,7 +73,7 @@ def _bytes_a_client(experiment: Experiment) -> int:
     return tree.num_bytes((sent, given))
 
 
-class Pace:
+class RecordedPace:
     """How fast recorded runs went: the seconds of an example, by data set, model and device."""
 
     def __init__(self, runs: Iterable[Run]) -> None:

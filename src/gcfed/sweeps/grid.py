@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gcfed.config.settings import Config, make, read
 from gcfed.errors import InputError, unknown
-from gcfed.experiments.config import Config, make, read
 
-Source = str | Path | Mapping[str, Any]
+GridSource = str | Path | Mapping[str, Any]
 """A TOML file, or what would be in it."""
 
 TABLES = ("grid", "tune")
@@ -65,7 +65,7 @@ class Grid:
         return [config.seed for config in self.cells[0].configs]
 
 
-def read_grid(source: Source, *, name: str | None = None, plugins: Iterable[Path] = ()) -> Grid:
+def read_grid(source: GridSource, *, name: str | None = None, plugins: Iterable[Path] = ()) -> Grid:
     """The grid of a file, called after it, or of a dict; ``plugins`` are added to its own."""
     if isinstance(source, str | Path):
         values, where, stem = read(Path(source)), str(source), Path(source).stem

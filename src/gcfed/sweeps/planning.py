@@ -4,25 +4,25 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gcfed.config.build import Experiment, build
+from gcfed.config.identity import digest, fingerprint, identity
 from gcfed.engines import ENGINES, needs_cuda
 from gcfed.errors import InputError
-from gcfed.experiments.experiment import Experiment, build
-from gcfed.experiments.identity import digest, fingerprint, identity
-from gcfed.experiments.recorded import Run
-from gcfed.experiments.resuming import is_done
-from gcfed.experiments.store import RunStore
-from gcfed.experiments.trackers import require
-from gcfed.sweeps.cost import Cost, Pace, cost, forward_flops
+from gcfed.results.run import Run
+from gcfed.runs.resume import is_done
+from gcfed.runs.store import RunStore
+from gcfed.runs.trackers import require
+from gcfed.sweeps.cost import RecordedPace, RoundCost, cost, forward_flops
 from gcfed.sweeps.grid import Cell, Grid
 
 
 @dataclass(frozen=True)
-class Plan:
+class CellPlan:
     """A cell, the runs there are of its seeds, and what a round of one seed costs."""
 
     cell: Cell
     runs: tuple[Run | None, ...]
-    cost: Cost
+    cost: RoundCost
     seconds: float | None
 
     @property
@@ -57,14 +57,14 @@ class Plan:
         }
 
 
-def plan(grid: Grid, store: RunStore, device: str) -> list[Plan]:
+def plan(grid: Grid, store: RunStore, device: str) -> list[CellPlan]:
     """Look at every cell of a grid; what cannot be built, or is one run twice, is an error.
 
     A cell is built on the host with its first seed: the others differ in what is drawn.  Data are
     read once for cells of the same model.
     """
-    plans: list[Plan] = []
-    builder, pace, seen = Builder(), Pace(store.runs()), dict[str, Cell]()
+    plans: list[CellPlan] = []
+    builder, pace, seen = Builder(), RecordedPace(store.runs()), dict[str, Cell]()
     for cell in grid.cells:
         where = f"{grid.where}: cell {cell.number} ({cell.name})"
         experiment = builder.build(cell, where, device)
@@ -79,7 +79,9 @@ def plan(grid: Grid, store: RunStore, device: str) -> list[Plan]:
             )
         there = map(store.find_sha256, hashes)
         runs = tuple(None if run is None else run.until(cell.rounds) for run in there)
-        plans.append(Plan(cell, runs, builder.cost(experiment), pace.seconds(experiment, device)))
+        plans.append(
+            CellPlan(cell, runs, builder.cost(experiment), pace.seconds(experiment, device))
+        )
     return plans
 
 
@@ -106,7 +108,7 @@ class Builder:
         self._first.setdefault(alike, experiment)
         return experiment
 
-    def cost(self, experiment: Experiment) -> Cost:
+    def cost(self, experiment: Experiment) -> RoundCost:
         model = (experiment.config.model, experiment.config.dataset)
         if model not in self._forward:
             self._forward[model] = forward_flops(experiment)

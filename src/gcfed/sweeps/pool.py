@@ -8,11 +8,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from gcfed.errors import InputError
-from gcfed.experiments.interrupt import stop_request
-from gcfed.sweeps.child import Ended, Job, Message, Ready, Started, Stop, serve
+from gcfed.runs.interrupt import stop_request
+from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Ready, Started, Stop, serve
 from gcfed.sweeps.devices import shares
 
-Tell = Callable[[int, str, Message], None]
+Tell = Callable[[int, str, ChildMessage], None]
 """Told of a cell, by its number and the device it is on."""
 
 POLL = 0.2  # seconds between looks at whether somebody asked to stop
@@ -20,7 +20,7 @@ PATIENCE = 30.0  # seconds that a process has to save what it did
 
 
 def run_jobs(
-    jobs: Sequence[Job], devices: Sequence[str], began_on: Mapping[int, str], tell: Tell
+    jobs: Sequence[CellJob], devices: Sequence[str], began_on: Mapping[int, str], tell: Tell
 ) -> None:
     """Have all jobs done; asked to stop, no more are begun, and those under way stop.
 
@@ -50,7 +50,7 @@ def run_jobs(
                 slot.end()
 
 
-def _next(waiting: list[Job], device: str, began_on: Mapping[int, str]) -> Job:
+def _next(waiting: list[CellJob], device: str, began_on: Mapping[int, str]) -> CellJob:
     fitting = (job for job in waiting if began_on.get(job.number, device) == device)
     job = next(fitting, waiting[0])
     waiting.remove(job)
@@ -64,13 +64,13 @@ class Slot:
 
     def __init__(self, device: str, cores: Sequence[int]) -> None:
         self.device, self._cores = device, cores
-        self.job: Job | None = None
+        self.job: CellJob | None = None
         self._spawn = multiprocessing.get_context("spawn")
         self._process: multiprocessing.process.BaseProcess | None = None
         self._gone: list[multiprocessing.process.BaseProcess] = []
         self._is_ready = self._is_stopped = False
 
-    def give(self, job: Job, tell: Tell) -> None:
+    def give(self, job: CellJob, tell: Tell) -> None:
         """Have a cell trained, by a new process if there is none."""
         if self._process is None or not self._process.is_alive():
             self.release()
@@ -110,7 +110,7 @@ class Slot:
             self._take(Ended([], self._epitaph()), tell)
             self.release()
 
-    def _take(self, message: Message, tell: Tell) -> None:
+    def _take(self, message: ChildMessage, tell: Tell) -> None:
         if isinstance(message, Ready):
             self._is_ready = True
             return

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from gcfed.experiments.recorded import Run
-from gcfed.sweeps.child import Ended, Message, Note, Ready, Rounds, Started
+from gcfed.results.run import Run
+from gcfed.sweeps.child import ChildMessage, Ended, Note, Ready, RoundsDone, Started
 from gcfed.sweeps.grid import Cell
-from gcfed.sweeps.planning import Plan
+from gcfed.sweeps.planning import CellPlan
 
-Status = Literal["waiting", "running", "done", "diverged", "failed", "stopped"]
+CellStatus = Literal["waiting", "running", "done", "diverged", "failed", "stopped"]
 
-OVER: tuple[Status, ...] = ("done", "diverged", "failed")
+OVER: tuple[CellStatus, ...] = ("done", "diverged", "failed")
 """No more comes of these, unless the sweep is started again and a failed one is tried again."""
 
 
 @dataclass
-class State:
+class CellState:
     """A cell on its way.
 
     ``done`` and ``scores`` are its seeds' rounds and last accuracies, by their place; ``seen`` is
@@ -25,7 +25,7 @@ class State:
     """
 
     cell: Cell
-    status: Status = "waiting"
+    status: CellStatus = "waiting"
     reason: str | None = None
     trace: str | None = None
     device: str | None = None
@@ -63,13 +63,13 @@ class State:
             return None
         return self.finished - self.started
 
-    def take(self, device: str, message: Message, runs: list[Run]) -> None:
+    def take(self, device: str, message: ChildMessage, runs: list[Run]) -> None:
         """Become what a message says; ``runs`` are those that it names."""
         match message:
             case Started():
                 self.status, self.device, self.started = "running", device, time.time()
                 self.reason = self.trace = self.finished = None
-            case Rounds(done, scores):
+            case RoundsDone(done, scores):
                 self.seen += len(done)
                 self.first_round = self.first_round or time.time()
                 self.done |= done
@@ -96,19 +96,19 @@ class State:
         return line if self.trace is None else {**line, "traceback": self.trace}
 
 
-def found(plan: Plan) -> State:
+def found(plan: CellPlan) -> CellState:
     """A cell as a sweep finds it: over, if its runs are."""
     runs = [run for run in plan.runs if run is not None]
     if any(plan.left):
-        return State(plan.cell, runs=runs)
-    state = State(plan.cell, status_of(runs), _why(runs), None, runs[0].config.device, runs)
+        return CellState(plan.cell, runs=runs)
+    state = CellState(plan.cell, status_of(runs), _why(runs), None, runs[0].config.device, runs)
     if timings := runs[0].timings:
         state.started = timings[0]["at"] - timings[0]["seconds"]
         state.finished = timings[-1]["at"]
     return state
 
 
-def status_of(runs: list[Run]) -> Status:
+def status_of(runs: list[Run]) -> CellStatus:
     """What runs that were trained together come to; without any, they were stopped before."""
     statuses = {run.summary["status"] for run in runs}
     if not runs or "stopped" in statuses:

@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gcfed.experiments import directory
-from gcfed.experiments.compare import Comparison, compare
-from gcfed.experiments.frame import frame
-from gcfed.experiments.lock import locked
-from gcfed.experiments.recorded import Run, load_run
-from gcfed.experiments.store import STORE, RunStore
-from gcfed.files import write_json
-from gcfed.sweeps.child import Ended, Job, Message, Note, Rounds
+from gcfed.files import create_folder, write_json
+from gcfed.results.comparison import Comparison, compare
+from gcfed.results.frame import frame
+from gcfed.results.run import Run, load_run
+from gcfed.runs.lock import locked
+from gcfed.runs.store import STORE, RunStore
+from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Note, RoundsDone
 from gcfed.sweeps.devices import find_devices
-from gcfed.sweeps.grid import Source, read_grid
-from gcfed.sweeps.planning import Plan, plan
+from gcfed.sweeps.grid import GridSource, read_grid
+from gcfed.sweeps.planning import CellPlan, plan
 from gcfed.sweeps.pool import run_jobs
-from gcfed.sweeps.state import State, found, moment
+from gcfed.sweeps.state import CellState, found, moment
 from gcfed.sweeps.tuning import Selection, select
 
 SWEEPS, RECORD = "sweeps", "sweep.json"
 
-Observer = Callable[[State], None]
+CellObserver = Callable[[CellState], None]
 """Told of a cell when it starts, after every round, and when it is over."""
 
 
@@ -36,7 +35,7 @@ class Sweep:
 
     def __init__(
         self,
-        grid: Source,
+        grid: GridSource,
         store: str | Path = STORE,
         devices: str | Sequence[str] | None = None,
         *,
@@ -46,17 +45,17 @@ class Sweep:
         self.grid = read_grid(grid, name=name, plugins=plugins)
         self.store = RunStore(store)
         self.devices = find_devices(devices, self.grid.cells[0].configs[0].device)
-        self.plans: list[Plan] = plan(self.grid, self.store, self.devices[0])
-        self.cells: list[State] = list(map(found, self.plans))
+        self.plans: list[CellPlan] = plan(self.grid, self.store, self.devices[0])
+        self.cells: list[CellState] = list(map(found, self.plans))
         self.path = self.store.folder / SWEEPS / self.grid.name / RECORD
         self.started: float | None = None
         self.finished: float | None = None
 
-    def run(self, observe: Observer | None = None) -> None:
+    def run(self, observe: CellObserver | None = None) -> None:
         """Train what is missing.  Ctrl-C stops after the rounds in progress; `run` goes on."""
-        directory.create(self.path.parent, exist_ok=True)
+        create_folder(self.path.parent, exist_ok=True)
 
-        def tell(number: int, device: str, message: Message) -> None:
+        def tell(number: int, device: str, message: ChildMessage) -> None:
             state = self.cells[number - 1]
             if isinstance(message, Note):
                 warnings.warn(f"cell {number}: {message.text}", stacklevel=2)
@@ -64,7 +63,7 @@ class Sweep:
             found = [load_run(self.store.folder / name) for name in _named(message)]
             runs = [run.until(state.cell.rounds) for run in found]
             state.take(device, message, runs)
-            if not isinstance(message, Rounds):
+            if not isinstance(message, RoundsDone):
                 self._write()
             if observe is not None:
                 observe(state)
@@ -104,7 +103,7 @@ class Sweep:
         """A pandas DataFrame with a row a round of its runs."""
         return frame(self.runs)
 
-    def of(self, status: str) -> list[State]:
+    def of(self, status: str) -> list[CellState]:
         """The cells that are ``waiting``, ``done``, ``diverged``, ``failed`` or ``stopped``."""
         return [state for state in self.cells if state.status == status]
 
@@ -128,25 +127,25 @@ class Sweep:
     def _write(self) -> None:
         write_json(self.path, self.to_json())
 
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[CellJob]:
         score = "validation_accuracy" if self.grid.is_tuned else "test_accuracy"
         todo = [s.cell for s in self.cells if s.status not in ("done", "diverged")]
-        return [Job(cell.number, cell.configs, self.store.folder, score) for cell in todo]
+        return [CellJob(cell.number, cell.configs, self.store.folder, score) for cell in todo]
 
     def _began_on(self) -> dict[int, str]:
         """The devices of cells of which there are runs."""
         return {s.cell.number: s.runs[0].config.device for s in self.cells if s.runs}
 
 
-def _named(message: Message) -> list[str]:
+def _named(message: ChildMessage) -> list[str]:
     return message.runs if isinstance(message, Ended) else []
 
 
 def sweep(
-    grid: Source,
+    grid: GridSource,
     store: str | Path = STORE,
     devices: str | Sequence[str] | None = None,
-    observe: Observer | None = None,
+    observe: CellObserver | None = None,
     *,
     name: str | None = None,
 ) -> Sweep:

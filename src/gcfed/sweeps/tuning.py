@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcfed.sweeps.grid import describe
-from gcfed.sweeps.state import OVER, State
+from gcfed.sweeps.state import OVER, CellState
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Selection:
     """
 
     point: dict[str, Any]
-    candidates: tuple[State, ...]
+    candidates: tuple[CellState, ...]
     scores: tuple[float | None, ...]
 
     @property
-    def best(self) -> State | None:
+    def best(self) -> CellState | None:
         if any(state.status not in OVER for state in self.candidates):
             return None
         scored = [
@@ -57,9 +57,9 @@ class Selection:
         }
 
 
-def select(states: Sequence[State]) -> list[Selection]:
+def select(states: Sequence[CellState]) -> list[Selection]:
     """What is selected at each point of a grid."""
-    points: dict[str, list[State]] = {}
+    points: dict[str, list[CellState]] = {}
     for state in states:
         points.setdefault(json.dumps(state.cell.point), []).append(state)
     return [
@@ -68,7 +68,7 @@ def select(states: Sequence[State]) -> list[Selection]:
     ]
 
 
-def _score(state: State) -> float | None:
+def _score(state: CellState) -> float | None:
     """The mean over seeds, all of which must have finished."""
     if state.status != "done":
         return None

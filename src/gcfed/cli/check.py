@@ -1,0 +1,51 @@
+"""The command that tries the laws of algorithms on one of yours."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gcfed.algorithms.spec import parse
+from gcfed.cli import console
+from gcfed.cli.options import Plugins
+from gcfed.config.plugins import load_plugin
+from gcfed.core.algorithm import Algorithm
+from gcfed.errors import InputError, unknown
+from gcfed.testing import laws
+
+
+def check(
+    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", hidden=True)],
+    plugin: Plugins = None,
+) -> None:
+    """Try the laws that every algorithm obeys on one of yours.
+
+    ALGORITHM is my.py:MyAlgorithm, or a text like 'fedlc + gcfed'.  Every law that it breaks is
+    named in a sentence, and the exit code is then 1.
+    """
+    broken = laws.check(_algorithm(algorithm))
+    for sentence in broken:
+        console.tell(f"- {sentence}")
+    held = len(laws.LAWS) - len(broken)
+    console.tell(f"{algorithm}: {held} of {len(laws.LAWS)} laws hold")
+    sys.exit(1 if broken else 0)
+
+
+def _algorithm(text: str) -> Algorithm:
+    path, colon, name = text.rpartition(":")
+    if text.endswith(".py"):
+        raise InputError(f"name the class in {text} too: {text}:MyAlgorithm")
+    if not colon or not path.endswith(".py"):
+        return parse(text)
+    module = load_plugin(path)
+    classes = {
+        n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, Algorithm)
+    }
+    if name in vars(module) and name not in classes:
+        raise InputError(f"{name} in {path} is no Algorithm: derive it from gcfed.Algorithm")
+    if name not in classes:
+        raise unknown(f"algorithm in {path}", name, classes)
+    try:
+        return classes[name]()
+    except TypeError as error:
+        raise InputError(f"{name} cannot be made without arguments: {error}") from None

@@ -1,0 +1,38 @@
+"""The command that compares data sets with what was published."""
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from gcfed.cli import console
+from gcfed.cli.data.describe import STATUSES, is_bad, named
+from gcfed.cli.options import DataDir, Plugins
+from gcfed.data import data_dir as folder_of_data
+from gcfed.data.downloads.catalog import PUBLICATIONS
+from gcfed.data.downloads.fetch import check as check_files
+
+
+def check(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", hidden=True)],
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+) -> None:
+    """Compare data sets with what was published.
+
+    NAME is one that 'gcfed data list' shows; several may be given.  If a file is missing or
+    different, the exit code is 1.
+    """
+    root, found = folder_of_data(data_dir), []
+    for name in list(map(named, names)):
+        if name in PUBLICATIONS:
+            found += check_files(name, root)
+        else:
+            console.tell(f"{name}: there are no files to check")
+    if found:
+        rows = [(f.file, f.status, "-" if f.path is None else str(f.path)) for f in found]
+        console.table(("file", "status", "where"), rows)
+    for status in Counter(f.status for f in found):
+        console.tell(f"{status}: {STATUSES[status]}")
+    if is_bad(found):
+        raise typer.Exit(1)

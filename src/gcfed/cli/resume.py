@@ -1,0 +1,40 @@
+"""The command that goes on with runs."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from gcfed.cli import training
+from gcfed.cli.exits import exit_code
+from gcfed.cli.options import Plugins, RunPath, trained_together
+
+
+def resume(
+    path: RunPath,
+    rounds: Annotated[
+        int | None, typer.Option(help="How many it shall have; if not given, as it was asked for.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summaries alone, as JSON.")
+    ] = False,
+    plugin: Plugins = None,
+) -> None:
+    """Go on with a run that was stopped or killed, to the same bits.
+
+    RUN is a run directory, or a folder of them.  Runs that were trained together go on together.
+    The engine, the device and the precision are those that it began with.
+    """
+    groups = []
+    for runs in trained_together(path):
+        groups.append(training.resume(runs, rounds, quiet=as_json))
+        if groups[-1].stopped:
+            break
+    summaries = [summary for group in groups for summary in group.summaries]
+    if as_json:
+        print(json.dumps(summaries[0] if len(summaries) == 1 else summaries, indent=2))
+    else:
+        for group in groups:
+            training.print_runs(group)
+    sys.exit(exit_code(summaries))

@@ -1,0 +1,293 @@
+"""From a config to a run that can start."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from gcfed.algorithms.spec import parse, to_text
+from gcfed.config.plugins import load_plugins
+from gcfed.config.settings import Config
+from gcfed.core import keys, tree
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.client import Loss
+from gcfed.core.model import Model
+from gcfed.data import (
+    DATASETS,
+    PARTITIONS,
+    Dataset,
+    FederatedData,
+    data_dir,
+    split_validation,
+)
+from gcfed.data.datasets.user import settled
+from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics
+from gcfed.data.partitions.ways import divide
+from gcfed.engines import ENGINES, resolve
+from gcfed.errors import InputError
+from gcfed.models import MODELS
+from gcfed.population.availability import settled as settled_availability
+from gcfed.population.faults import FAULTS
+from gcfed.population.samplers import SAMPLERS
+from gcfed.registry import Registry
+from gcfed.simulation import evaluation
+from gcfed.simulation.evaluation import Metric, Record, TestSet, accuracy
+from gcfed.simulation.setup import Setup, cross_entropy
+from gcfed.simulation.snapshot import RoundResult, start
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a program brings itself, in the place of what a config can name."""
+
+    algorithm: Algorithm | None = None
+    module: nn.Module | None = None
+    dataset: Dataset | None = None
+    loss: Loss = cross_entropy
+    metrics: Mapping[str, Metric] | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run before it starts, and what it is judged by: the test set, and one for tuning."""
+
+    config: Config
+    setup: Setup
+    tests: dict[str, TestSet]
+    statistics: PartitionStatistics
+    dataset: Dataset
+
+    def record(self, result: RoundResult) -> Record:
+        """The line of a round, evaluated when it is due and at the end."""
+        return record_together([self], [result])[0]
+
+    def is_due(self, t: int) -> bool:
+        """Whether the model is judged after round ``t``."""
+        return (t + 1) % self.config.evaluate_every == 0 or t + 1 == self.config.rounds
+
+
+def record_together(
+    experiments: Sequence[Experiment], results: Sequence[RoundResult]
+) -> list[Record]:
+    """The lines of a round of runs that are trained together."""
+    setups, tests = [e.setup for e in experiments], [e.tests for e in experiments]
+    due = experiments[0].is_due(results[0].round)
+    return evaluation.record_together(setups, results, tests, due=due)
+
+
+def build(
+    config: Config, given: Given | None = None, *, beside: Experiment | None = None
+) -> Experiment:
+    """The experiment that ``config`` describes, with what is ``given`` in the place of its names.
+
+    What it has in common with the one ``beside`` it, of another seed, is shared and not copied.
+    """
+    load_plugins(config.plugins)
+    given = given or Given()
+    algorithm, device = given.algorithm or parse(config.algorithm), _device(config.device)
+    names = _names(config, given)  # what is misspelt shows before data are read
+    availability, names["availability"] = settled_availability(config.availability)
+    whole = given.dataset or (beside.dataset if beside else _dataset(config))
+    whole = dataset = _checked(whole.to(device), given.loss)
+    tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
+    if config.validation:
+        rng = keys.generator("validation", seed)
+        dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
+    partition = divide(config.partition, dataset.pool, config.clients, seed)
+    model = _model(config, dataset, given.module).to(device)
+    setup = Setup(
+        algorithm=algorithm,
+        model=beside.setup.model if beside and _alike(model, beside.setup.model) else model,
+        data=FederatedData(*dataset.train, partition, dataset.num_classes),
+        optimizer=config.local_optimizer(),
+        schedule=config.schedule(),
+        engine=config.engine,
+        precision=config.precision,
+        loss=given.loss,
+        transform=dataset.transform,
+        buffers=config.buffers,
+        chunk=config.chunk,
+        availability=availability,
+        sampler=SAMPLERS.parse(config.sampler),
+        faults=FAULTS.parse(config.faults)(),
+        initial=model.params,
+    )
+    _try_model(setup, dataset)
+    metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
+    return Experiment(
+        config=config.model_copy(update=names | _settled(config, setup, device)),
+        setup=setup,
+        tests={split: TestSet(*examples, metrics) for split, examples in tests.items()},
+        statistics=partition_statistics(partition, dataset.pool),
+        dataset=whole,
+    )
+
+
+def _names(config: Config, given: Given) -> dict[str, str]:
+    """What is named in a config, its hyper-parameters written out."""
+    named: dict[str, Registry[Any]] = {
+        "partition": PARTITIONS,
+        "sampler": SAMPLERS,
+        "faults": FAULTS,
+    }
+    if given.dataset is None:
+        named["dataset"] = DATASETS
+    if given.module is None:
+        named["model"] = MODELS
+    if config.engine != "auto":
+        ENGINES[config.engine]  # has no hyper-parameters, but may be misspelt
+    names = {key: registry.canonical(getattr(config, key)) for key, registry in named.items()}
+    if "dataset" in names:  # its path holds wherever the config is read
+        root = data_dir(None if config.data_dir is None else Path(config.data_dir))
+        names["dataset"] = settled(config.dataset, root)
+    return names
+
+
+def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
+    """What a config left to be found out, and paths that hold wherever it is read."""
+    return {
+        "algorithm": to_text(setup.algorithm),
+        "clients": setup.data.num_clients,
+        "epochs": setup.schedule.epochs,
+        "momentum": setup.optimizer.momentum,
+        "engine": setup.chosen.name,
+        "precision": resolve(setup.precision, setup.device),
+        "device": str(device),
+        "init": _absolute(config.init),
+        "data_dir": _absolute(config.data_dir),
+        "plugins": tuple(str(_absolute(path)) for path in config.plugins),
+    }
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Put the weights of a safetensors file into a module of the same names and shapes."""
+    try:
+        weights = load_file(path)
+    except FileNotFoundError:
+        raise InputError(f"there is no file of weights {path}") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a safetensors file: {error}") from None
+    own = module.state_dict()
+    filled = {own[name].data_ptr() for name in weights.keys() & own.keys()}  # tied ones are one
+    wrong = [
+        f"it lacks {n}" for n in own.keys() - weights.keys() if own[n].data_ptr() not in filled
+    ]
+    wrong += [f"the model has no {name}" for name in weights.keys() - own.keys()]
+    wrong += [
+        f"{name} is {list(weights[name].shape)} and should be {list(own[name].shape)}"
+        for name in weights.keys() & own.keys()
+        if weights[name].shape != own[name].shape
+    ]
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        listed = ", ".join(sorted(wrong)[:3])
+        raise InputError(f"the weights in {path} do not fit the model: {listed}{more}")
+    module.load_state_dict(weights, strict=False)
+
+
+def make_module(
+    text: str, shape: Any, num_classes: int, *, dtype: torch.dtype, seed: int = 0
+) -> nn.Module:
+    """The model that ``text`` names, its weights drawn by a seed whatever torch's defaults are."""
+    make, default = MODELS.parse(text), torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        with keys.seeded("weights", seed):
+            return _of_type(nn.Module, f"model {text}", make(shape, num_classes))
+    finally:
+        torch.set_default_dtype(default)
+
+
+def read_dataset(text: str, folder: str | Path | None) -> Dataset:
+    """The data set that ``text`` names."""
+    root = data_dir(None if folder is None else Path(folder))
+    return _of_type(Dataset, f"dataset {text}", DATASETS.parse(text)(root))
+
+
+def _dataset(config: Config) -> Dataset:
+    return read_dataset(config.dataset, config.data_dir)
+
+
+def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
+    if module is None:
+        x, seed = dataset.train.x, _first(config.init_seed, config.seed)
+        if isinstance(x, dict):
+            raise InputError(f"model {config.model} reads one tensor; this data set has several")
+        shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
+        module = make_module(config.model, shape, dataset.num_classes, dtype=dtype, seed=seed)
+    elif config.init is not None:
+        module = copy.deepcopy(module)  # it is the caller's
+    if config.init is not None:
+        load_weights(module, Path(config.init).expanduser())
+    return Model(module)
+
+
+def _checked(dataset: Dataset, loss: Loss) -> Dataset:
+    """The data set, if the loss can read its labels."""
+    y = dataset.train.y
+    if loss is cross_entropy and y.is_floating_point() and y.ndim == 1:
+        raise InputError(
+            "these labels are numbers, not classes: gcfed.fit takes a loss=... of them"
+        )
+    return dataset
+
+
+def _try_model(setup: Setup, dataset: Dataset) -> None:
+    """Show the model an example, so that one which cannot read it is refused before a run."""
+    x = tree.take(dataset.test.x, slice(1))
+    try:
+        logits = evaluation.predict(setup, start(setup).server, x).logits
+    except Exception as error:
+        shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise InputError(
+            f"the model cannot read an example of shape {shape[0]}: {reason}"
+        ) from error
+    classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
+    if classes and logits.shape[1] < dataset.num_classes:
+        given, needed = logits.shape[1], dataset.num_classes
+        raise InputError(f"the model gives {given} logits, and there are {needed} classes")
+
+
+def _of_type(wanted: type[T], what: str, value: Any) -> T:
+    if not isinstance(value, wanted):
+        raise InputError(f"{what} gave a {type(value).__name__}, where a {wanted.__name__} belongs")
+    return value
+
+
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def _alike(model: Model, other: Model) -> bool:
+    """Whether two models differ in nothing but what is trained."""
+    fixed, others = (m.module(m.params, m.buffers).state_dict() for m in (model, other))
+    return fixed.keys() == others.keys() and all(
+        torch.equal(fixed[name], others[name]) for name in fixed if name not in model.params
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"there is no device {name!r}: write cpu, cuda, cuda:1, ...") from None
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return device

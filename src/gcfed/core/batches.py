@@ -1,0 +1,122 @@
+"""Which examples a client sees at which step, and the batches made of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcfed.core import tree
+from gcfed.core.types import Batch, Examples
+
+Fill = Literal["repeat", "none"]
+"""Whether a client's first examples are repeated until every batch is full."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """What a client trains on: row t of ``index`` is step t's, its first ``sizes[t]`` examples.
+
+    The rest of a row is padding: it repeats an example of the client's own, whose loss is finite
+    under any algorithm.
+    """
+
+    index: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, steps: Sequence[Tensor]) -> "BatchPlan":
+        """From the indices of each step."""
+        sizes = np.array([len(step) for step in steps])
+        index = np.full((len(steps), sizes.max()), int(steps[0][0]))
+        for row, step in zip(index, steps, strict=True):
+            row[: len(step)] = step.numpy()
+        return cls(index, sizes)
+
+    def first(self, steps: int) -> "BatchPlan":
+        """The first of its steps."""
+        return BatchPlan(self.index[:steps], self.sizes[:steps])
+
+    def __len__(self) -> int:
+        """The number of steps."""
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The examples of each step, without padding."""
+        for row, size in zip(self.index, self.sizes, strict=True):
+            yield torch.from_numpy(row[:size])
+
+
+def plan(
+    part: Tensor,
+    batch_size: int,
+    *,
+    epochs: int | None,
+    steps: int | None,
+    rng: np.random.Generator,
+    fill: Fill = "repeat",
+) -> BatchPlan:
+    """Pass over ``part`` in a new order each time, for so many epochs or so many steps."""
+    own = part.numpy()
+    batches = -(-len(own) // batch_size)
+    width = min(batch_size, len(own)) if fill == "none" else batch_size
+    if fill == "repeat":
+        own = own[np.arange(batches * batch_size) % len(own)]
+    passes = -(-steps // batches) if steps is not None else epochs or 1
+    index = np.full((passes, batches * width), own[0])
+    for row in index:
+        row[: len(own)] = rng.permutation(own)
+    sizes = np.full((passes, batches), width)
+    sizes[:, -1] -= batches * width - len(own)
+    return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps])
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a cohort, client by client or all clients at once."""
+
+    data: Examples
+    plans: Sequence[BatchPlan]
+
+    @property
+    def width(self) -> int:
+        """The size of the largest batch."""
+        return max(int(plan.index.shape[1]) for plan in self.plans)
+
+    @cached_property
+    def num_steps(self) -> list[int]:
+        """The length of each plan."""
+        return [len(plan) for plan in self.plans]
+
+    def of(self, client: int) -> Iterator[Batch]:
+        """One client's batches, without padding."""
+        for index in self.plans[client]:
+            yield self._batch(index, torch.ones_like(index, dtype=torch.bool))
+
+    def padded(self, client: int, width: int) -> Iterator[Batch]:
+        """One client's batches, all of ``width`` examples."""
+        one = Batches(self.data, [self.plans[client]])
+        for batch in one.stacked(width, self.num_steps[client]):
+            yield tree.take(batch, 0)
+
+    def stacked(self, width: int, num_steps: int) -> Iterator[Batch]:
+        """Everyone's, stacked on a leading client axis, short batches and short plans padded."""
+        index = np.empty((num_steps, len(self.plans), width), np.int64)
+        sizes = np.zeros((num_steps, len(self.plans)), np.int64)
+        for k, plan in enumerate(self.plans):
+            index[:, k] = plan.index[0, 0]
+            index[: len(plan), k, : plan.index.shape[1]] = plan.index[:num_steps]
+            sizes[: len(plan), k] = plan.sizes[:num_steps]
+        device = self.data.y.device
+        rows, real = torch.from_numpy(index).to(device), torch.from_numpy(sizes).to(device)
+        mask = torch.arange(width, device=device) < real[..., None]
+        for t in range(num_steps):
+            yield self._batch(rows[t], mask[t])
+
+    def _batch(self, index: Tensor, mask: Tensor) -> Batch:
+        index = index.to(self.data.y.device)
+        x, y = tree.map(lambda v: v[index], self.data.x), self.data.y[index]
+        return Batch(x, y, mask.to(y.device))

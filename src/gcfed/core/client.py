@@ -1,0 +1,177 @@
+"""One client's work, as pure functions that an engine maps over clients."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from gcfed.core import keys, tree
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.batches import Batches
+from gcfed.core.model import Model
+from gcfed.core.optimizer import Optimizer
+from gcfed.core.tree import State, Tree
+from gcfed.core.types import Batch, ClientContext, Inputs, Output, Transform, Upload
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""The loss of each example (or of each of its tokens), from logits and labels."""
+
+AUGMENT = 0x61756772  # keeps a transform's keys apart from those an algorithm folds
+BEGIN = 0x626567696E  # no step has so high a number
+
+
+class Client(NamedTuple):
+    """A client as a round finds it, with what it received; a cohort is clients stacked.
+
+    Clients of one run receive the same, expanded along the client axis without a copy.
+    """
+
+    anchor: Tree
+    message: State
+    lr: Tensor
+    round: Tensor
+    memory: State
+    buffers: Tree
+    label_counts: Tensor
+    num_examples: Tensor
+    num_steps: Tensor
+    key: Tensor
+
+
+RECEIVED = ("anchor", "message", "lr", "round")
+"""What all clients of a run have in common."""
+
+
+class Progress(NamedTuple):
+    """A client between two steps, after ``steps`` of them whose losses sum to ``loss``."""
+
+    params: Tree
+    optimizer: State
+    buffers: Tree
+    steps: Tensor
+    loss: Tensor
+
+
+class Trained(NamedTuple):
+    """A client as a round leaves it; ``loss`` is the mean over its steps, without penalties."""
+
+    upload: Upload
+    buffers: Tree
+    loss: Tensor
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """What all clients of a run do; what each does it with comes in as an argument.
+
+    ``compute`` is the dtype the model runs in, its own by default; weights, gradients and losses
+    keep theirs.
+    """
+
+    algorithm: Algorithm
+    model: Model
+    loss: Loss
+    optimizer: Optimizer
+    transform: Transform | None = None
+    compute: torch.dtype | None = None
+
+    def begin(self, client: Client) -> Progress:
+        steps = torch.zeros_like(client.num_steps, dtype=torch.int64)
+        ctx = self.context(client, steps, keys.fold(client.key, BEGIN))
+        params = self.algorithm.begin(client.anchor, ctx)
+        loss = torch.zeros_like(client.num_steps)
+        return Progress(params, self.optimizer.init(params), client.buffers, steps, loss)
+
+    def step(self, at: Progress, batch: Batch, client: Client) -> Progress:
+        grads, loss, buffers = self.gradients(at, batch, client)
+        params, state = self.optimizer.step(grads, at.optimizer, at.params, client.lr)
+        return Progress(params, state, buffers, at.steps + 1, at.loss + loss)
+
+    def gradients(self, at: Progress, batch: Batch, client: Client) -> tuple[Tree, Tensor, Tree]:
+        """What the optimiser steps along, the loss there and the buffers afterwards.
+
+        The loss is the task's, through the algorithm's logits and without its penalty.
+        """
+        ctx = self.context(client, at.steps, keys.fold(client.key, at.steps))
+        if self.transform:
+            batch = batch._replace(x=self.transform(batch.x, keys.fold(ctx.key, AUGMENT)))
+
+        def objective(params: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
+            out, buffers = self.forward(
+                params, batch.x, buffers=at.buffers, train=True, key=ctx.key
+            )
+            loss = batch.mean(self.loss(self.algorithm.logits(out.logits, ctx), batch.y))
+            return loss + self.algorithm.penalty(params, out, batch, ctx), (loss, buffers)
+
+        where = self.algorithm.perturb(at.params, lambda w: objective(w)[0], batch, ctx)
+        grads, (loss, buffers) = grad(objective, has_aux=True)(where)
+        return self.algorithm.gradient(grads, at.params, ctx), loss, buffers
+
+    def finish(self, at: Progress, client: Client) -> Trained:
+        ctx = self.context(client, at.steps, client.key)
+        upload = self.algorithm.upload(tree.sub(at.params, client.anchor), ctx)
+        return Trained(upload, at.buffers, at.loss / at.steps)
+
+    def forward(
+        self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None
+    ) -> tuple[Output, Tree]:
+        """Run the model in the dtype it computes in."""
+        if self.compute is None:
+            return self.model(params, x, buffers=buffers, train=train, key=key)
+        down, dtype = partial(_cast, dtype=self.compute), next(iter(params.values())).dtype
+        low, kept = tree.map(down, params), tree.map(down, buffers)
+        out, after = self.model(low, tree.map(down, x), buffers=kept, train=train, key=key)
+        features = None if out.features is None else _cast(out.features, dtype)
+        after = tree.map(lambda new, old: new.to(old.dtype), after, buffers)
+        return Output(_cast(out.logits, dtype), features), after
+
+    def context(self, client: Client, step: Tensor, key: Tensor) -> ClientContext:
+        def forward(params: Tree, x: Inputs, *, train: bool = False) -> Output:
+            return self.forward(params, x, buffers=client.buffers, train=train, key=key)[0]
+
+        return ClientContext(
+            forward=forward,
+            anchor=client.anchor,
+            message=client.message,
+            memory=client.memory,
+            label_counts=client.label_counts,
+            num_examples=client.num_examples,
+            num_steps=client.num_steps,
+            lr=client.lr,
+            momentum=self.optimizer.momentum,
+            round=client.round,
+            step=step,
+            key=key,
+            head=self.model.head,
+        )
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+class Job(NamedTuple):
+    """A cohort to train: what an engine is given whole or in parts, here or elsewhere.
+
+    Some rounds have fewer clients than others; none has more than there is ``room`` for, so that an
+    engine can do every round with one program.
+    """
+
+    task: ClientTask
+    cohort: Client
+    batches: Batches
+    room: int
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.cohort.key)
+
+    def take(self, clients: slice) -> "Job":
+        """The part of the job that is some of its clients'."""
+        batches = Batches(self.batches.data, self.batches.plans[clients])
+        cohort = tree.take(self.cohort, clients)
+        return Job(self.task, cohort, batches, len(cohort.key))

@@ -1,0 +1,139 @@
+"""A user's `nn.Module` as a pure function of its parameters, its buffers and a key."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from gcfed.core import dropout, keys, tree
+from gcfed.core.tree import Tree
+from gcfed.core.types import Inputs, Output
+from gcfed.errors import InputError
+from gcfed.registry import Registry
+
+MODELS: Registry[Callable[..., nn.Module]] = Registry("model")
+"""Functions of (shape of an example, number of classes) and hyper-parameters that make a module."""
+
+DROPOUT = 0x64726F70  # keeps dropout's keys apart from those an algorithm folds
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Model:
+    """Wraps a copy of ``module``, which reads a batch's x and returns logits or an `Output`.
+
+    - ``params``, ``buffers``: its values at the start; parameters that need no gradient stay fixed,
+      tied ones go by the first of their names.
+    - ``head``: the names of its head's parameters.  The head is the modules named by ``head`` here,
+      or by the attribute ``module.head`` (which may be the module itself); else the last
+      `nn.Linear`.
+    - ``cross_batch``: the modules that look across a batch, as BatchNorm does;
+      ``has_convolutions``: what an engine is chosen by.
+
+    Features, where a module returns logits alone, are the input of the module that ``features``
+    names here, or the attribute ``module.feature_reader``; else of the head's last `nn.Linear`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        head: str | Sequence[str] | None = None,
+        features: str | None = None,
+    ) -> None:
+        self._original = copy.deepcopy(module)
+        module = copy.deepcopy(module)
+        dropout.swap(module)
+        modules, weights = dict(module.named_modules()), dict(module.named_parameters())
+        kept = {w: n for n, w in weights.items()}
+        every = dict(module.named_parameters(remove_duplicate=False))
+        self._keys = [f"{n}.key" for n, m in modules.items() if isinstance(m, dropout.KeyedDropout)]
+        self.params: Tree = {n: p.detach().clone() for n, p in weights.items() if p.requires_grad}
+        self.buffers: Tree = {
+            n: b.clone() for n, b in module.named_buffers() if n not in self._keys
+        }
+        self.cross_batch = [n for n, m in modules.items() if _looks_across_a_batch(m)]
+        self.has_convolutions = any(isinstance(m, CONVOLUTIONS) for m in modules.values())
+
+        linears = [n for n, m in modules.items() if isinstance(m, nn.Linear)]
+        declared = [head] if isinstance(head, str) else list(head or _declared_head(module))
+        under = tree.under(declared or linears[-1:], every)
+        self.head = frozenset(kept[every[n]] for n in under) & self.params.keys()
+        reader = features or getattr(module, "feature_reader", None)
+        if reader is not None and reader not in modules:
+            raise InputError(f"no module is named {reader!r}; there are {', '.join(modules)}")
+        last = [n for n in linears if tree.under([n], every) & under][-1:]
+        self._readers = last if reader is None else [reader]
+        self._shells = {mode: copy.deepcopy(module).train(mode) for mode in (True, False)}
+
+    def __call__(
+        self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None
+    ) -> tuple[Output, Tree]:
+        """Run the model: its output, and its buffers as the run leaves them."""
+        keys: Tree = {}
+        if train:
+            buffers = tree.map(torch.clone, buffers)  # modules write into them
+            keys = self._dropout_keys(key)
+        with self._watch(train) as seen:
+            out = functional_call(self._shells[train], {**params, **buffers, **keys}, (x,))
+        out = out if isinstance(out, Output) else Output(out)
+        if out.features is None and seen:
+            out = out._replace(features=seen[-1])
+        return out, buffers
+
+    def to(self, device: torch.device) -> "Model":
+        """A copy of the model on ``device``."""
+        twin = copy.deepcopy(self)
+        twin.params, twin.buffers = (
+            tree.map(lambda w: w.to(device), values) for values in (self.params, self.buffers)
+        )
+        for shell in twin._shells.values():
+            shell.to(device)
+        return twin
+
+    def module(self, params: Tree, buffers: Tree) -> nn.Module:
+        """A copy of the module that was wrapped, on the host and in evaluation mode, with these."""
+        module = copy.deepcopy(self._original).cpu()
+        values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, value in {**params, **buffers}.items():
+                values[name].copy_(value)
+        return module.eval()
+
+    @contextmanager
+    def _watch(self, train: bool) -> Iterator[list[Tensor]]:
+        """What the reader of the features reads."""
+        seen: list[Tensor] = []
+        with ExitStack() as hooks:
+            for name in self._readers:
+                reader = self._shells[train].get_submodule(name)
+                hook = reader.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
+                hooks.callback(hook.remove)
+            yield seen
+
+    def _dropout_keys(self, key: Tensor | None) -> Tree:
+        if not self._keys:
+            return {}
+        if key is None:
+            raise InputError("a model with dropout needs a key to train")
+        stream = keys.fold(key, DROPOUT)
+        return {name: keys.fold(stream, i) for i, name in enumerate(self._keys)}
+
+
+def _looks_across_a_batch(module: nn.Module) -> bool:
+    return isinstance(module, BATCH_NORMS) or getattr(module, "track_running_stats", False)
+
+
+def _declared_head(module: nn.Module) -> list[str]:
+    match getattr(module, "head", None):
+        case nn.Module():
+            return ["head"]
+        case str(name):
+            return [name]
+        case tuple(names) | list(names):
+            return list(names)
+        case _:
+            return []

@@ -1,0 +1,134 @@
+"""The vocabulary of a round: what a model gives, what a client trains on, what a hook may read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gcfed.core import tree
+from gcfed.core.tree import State, Tree
+from gcfed.errors import InputError
+
+Inputs = Tensor | dict[str, Tensor]
+"""What a model reads of a batch: a tensor, or several by name; examples on the first axis."""
+
+
+class Examples(NamedTuple):
+    """``x`` and ``y`` by example; images are uint8 ``[n, channels, rows, columns]``."""
+
+    x: Inputs
+    y: Tensor
+
+    def take(self, index: Tensor) -> "Examples":
+        return tree.map(lambda v: v[index.to(v.device)], self)
+
+    def to(self, device: torch.device) -> "Examples":
+        return tree.map(lambda v: v.to(device), self)
+
+
+Objective = Callable[[Tree], Tensor]
+
+
+class Output(NamedTuple):
+    """What a model says of a batch; ``features`` are what its head read, if that is known."""
+
+    logits: Tensor
+    features: Tensor | None = None
+
+    def need_features(self) -> Tensor:
+        if self.features is None:
+            raise InputError(
+                "this algorithm reads features and the model gives none: "
+                "return Output(logits, features), or end the model in an nn.Linear"
+            )
+        return self.features
+
+
+class Forward(Protocol):
+    """The model as a client received it: evaluation mode unless ``train`` is asked for."""
+
+    def __call__(self, params: Tree, x: Inputs, *, train: bool = False) -> Output: ...
+
+
+Transform = Callable[[Inputs, Tensor | None], Inputs]
+"""What a model reads of a batch's x, by a key in training (augmentation), by None in evaluation."""
+
+
+class Batch(NamedTuple):
+    """``mask`` is true for an example and false for padding."""
+
+    x: Inputs
+    y: Tensor
+    mask: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average over the examples that are not padding.
+
+        An example of several values (one per token, say) first becomes their mean.
+        """
+        values = values.reshape(len(self.mask), -1).mean(1)
+        return torch.where(self.mask, values, 0.0).sum() / self.mask.sum().clamp_min(1)
+
+
+class Upload(NamedTuple):
+    """What a client ends with: ``delta`` and ``message`` travel, ``memory`` stays."""
+
+    delta: Tree
+    message: State
+    memory: State
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """What a client may read when it begins, while it trains and when it uploads.
+
+    ``step`` counts the steps it has taken this round.  ``key`` is this client's at this step.  Fold
+    a constant of your own into it before drawing, so that the parts of a chain do not share
+    numbers.  ``momentum`` is SGD's, and None under another optimiser.
+    """
+
+    forward: Forward
+    anchor: Tree
+    message: State
+    memory: State
+    label_counts: Tensor
+    num_examples: Tensor
+    num_steps: Tensor
+    lr: Tensor
+    momentum: float | None
+    round: Tensor
+    step: Tensor
+    key: Tensor
+    head: frozenset[str]
+
+    def need_momentum(self) -> float:
+        if self.momentum is None:
+            raise InputError(
+                "this algorithm reckons with SGD's momentum, and another optimiser has none: "
+                "train the clients by SGD"
+            )
+        return self.momentum
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server may read when it receives, aggregates and updates.
+
+    ``cohort_size`` counts the clients drawn, in ``update`` those whose work entered the round.
+    ``message`` is the clients' aggregated one, and empty before there is one.  ``key`` is the
+    round's, but in ``receive`` that of the client: fold a constant of your own into it.
+    """
+
+    params: Tree
+    state: State
+    message: State
+    round: int
+    key: Tensor
+    cohort_size: int
+    num_clients: int
+
+    @property
+    def participation(self) -> float:
+        return self.cohort_size / self.num_clients

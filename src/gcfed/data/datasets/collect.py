@@ -1,0 +1,267 @@
+"""People's own data, in whatever form they hold it, as arrays."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from gcfed.data.datasets.images import ColorMode, decode_all, header
+from gcfed.errors import InputError, unknown
+
+FORMS = (
+    "a dataset whose items are pairs of image and label, a pair of arrays, a Hugging Face dataset, "
+    "the path of an .npz or of a folder of images by class, or a list of any of these, one a client"
+)
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
+_CHANNELS = (1, 3, 4)
+_INPUTS = ("image", "img", "x", "pixel_values", "features")
+_LABELS = ("label", "labels", "y", "target", "fine_label")
+
+
+class Collected(NamedTuple):
+    """``x`` on its first axis by example; ``y`` numbers or words; ``client`` who holds which."""
+
+    x: np.ndarray
+    y: np.ndarray
+    class_names: tuple[str, ...] = ()
+    client: np.ndarray | None = None
+
+
+class Columns(NamedTuple):
+    """The columns of a table that hold inputs and labels (found by themselves) and the client."""
+
+    x: str | None = None
+    y: str | None = None
+    client: str | None = None
+
+
+def collect(source: Any, where: str, columns: Columns) -> Collected:
+    """Every example of ``source``, which ``where`` names in errors."""
+    if isinstance(source, Collected):
+        found = source
+    elif _is_pair_of_arrays(source):
+        found = _from_arrays(source, where)
+    elif isinstance(source, str | Path):
+        found = folder(Path(source))
+    elif all(hasattr(source, name) for name in ("features", "column_names", "__len__")):
+        found = _from_table(source, where, columns)
+    elif _is_by_client(source):
+        _refuse_broken_pair(source)
+        return _by_client(source, columns)
+    elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        found = _from_items(source, where)
+    else:
+        raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
+    _check(found, where)
+    return found
+
+
+def _check(found: Collected, where: str) -> None:
+    if len(found.x) != len(found.y):
+        raise InputError(f"{where}: {len(found.x)} examples have {len(found.y)} labels")
+    if found.client is not None and len(found.client) != len(found.y):
+        raise InputError(f"{where}: {len(found.y)} examples have {len(found.client)} clients")
+    if not len(found.x):
+        raise InputError(f"{where}: there are no examples")
+    for what, values in (("holds", found.x), ("has a label with", found.y)):
+        for start in range(0, len(values) if values.dtype.kind == "f" else 0, 4096):
+            rows = np.isfinite(values[start : start + 4096]).reshape(-1, values[0].size).all(1)
+            if not rows.all():
+                bad = start + int(np.argmin(rows))
+                raise InputError(f"{where} example {bad} {what} a number that is not finite")
+
+
+def _is_pair_of_arrays(source: Any) -> bool:
+    return (
+        isinstance(source, tuple)
+        and len(source) == 2
+        and all(isinstance(v, Tensor | np.ndarray) and v.ndim >= 1 for v in source)
+    )
+
+
+def _from_arrays(pair: tuple[Any, Any], where: str) -> Collected:
+    x, y = (_array(v, where) for v in pair)
+    x = _channels_first(x, isinstance(pair[0], Tensor))
+    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
+        y = y[:, 0]
+    return Collected(_narrowed(x, where), y)
+
+
+def _is_by_client(source: Any) -> bool:
+    return isinstance(source, list | tuple) and bool(source) and not _is_example(source[0])
+
+
+def _is_example(item: Any) -> bool:
+    return isinstance(item, list | tuple) and len(item) == 2 and not _is_pair_of_arrays(item)
+
+
+def _refuse_broken_pair(parts: Sequence[Any]) -> None:
+    """Refuse ``[x, y]``, which would be two clients that each hold inputs without labels."""
+    if len(parts) == 2 and isinstance(parts[0], Tensor | np.ndarray):
+        raise InputError(
+            f"a pair is a tuple of two arrays, (x, y); not a {type(parts).__name__} of "
+            f"{' and '.join(type(part).__name__ for part in parts)}. A list holds the data of one "
+            "client each: [(x0, y0), (x1, y1), ...]"
+        )
+
+
+def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
+    found = [collect(part, f"client {k}:", columns) for k, part in enumerate(parts)]
+    shapes = {part.x.shape[1:] for part in found}
+    if len(shapes) > 1:
+        raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
+    return Collected(
+        np.concatenate([part.x for part in found]),
+        np.concatenate([part.y for part in found]),
+        found[0].class_names,
+        np.repeat(np.arange(len(found)), [len(part.y) for part in found]),
+    )
+
+
+def _from_items(source: Any, where: str) -> Collected:
+    """A map-style dataset, as torch and torchvision have them."""
+
+    def items() -> Iterator[tuple[Any, Any]]:
+        for i in range(len(source)):
+            item = source[i]
+            if not isinstance(item, list | tuple) or len(item) != 2:
+                raise InputError(f"{where} example {i} is no pair of an input and a label")
+            yield item[0], item[1]
+
+    return Collected(*_stacked(items(), len(source), where))
+
+
+def _from_table(table: Any, where: str, columns: Columns) -> Collected:
+    """A Hugging Face dataset, or what has its features, column names and rows."""
+    x = columns.x or _column(table, "Image", _INPUTS, where)
+    y = columns.y or _column(table, "ClassLabel", _LABELS, where)
+    for name in (x, y, *filter(None, [columns.client])):
+        if name not in table.column_names:
+            raise unknown(f"column of the {where} data", name, table.column_names)
+    rows = (table[i] for i in range(len(table)))
+    images, labels = _stacked(((row[x], row[y]) for row in rows), len(table), where)
+    names = tuple(getattr(table.features[y], "names", ()))
+    client = np.asarray(list(table[columns.client])) if columns.client else None
+    return Collected(images, labels, names, client)
+
+
+def _column(table: Any, kind: str, usual: Sequence[str], where: str) -> str:
+    of_kind = [n for n in table.column_names if type(table.features[n]).__name__ == kind]
+    usual_names = [n for n in usual if n in table.column_names]
+    found = [n for n in usual_names if n in of_kind] or of_kind or usual_names
+    if not found:
+        have = ", ".join(table.column_names)
+        raise InputError(f"{where}: which column is it? There are {have}; say columns=(x, y)")
+    return str(found[0])
+
+
+def _stacked(
+    items: Iterator[tuple[Any, Any]], size: int, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels, each input copied into its place as it comes."""
+    out, labels = np.empty((0,)), []
+    for i, (image, label) in enumerate(items):
+        value = _narrowed(_image(image, f"{where} example {i}"), where)
+        if i == 0:
+            out = np.empty((size, *value.shape), value.dtype)
+        if value.shape != out.shape[1:]:
+            shapes = f"{list(value.shape)}, and the first of {list(out.shape[1:])}"
+            raise InputError(f"{where} example {i} is of shape {shapes}")
+        out[i] = value
+        labels.append(_array(label, where) if isinstance(label, Tensor) else label)
+    return out, _array(labels, where)
+
+
+def _image(value: Any, where: str) -> np.ndarray:
+    """One input; a picture as [channels, rows, columns]."""
+    if isinstance(value, Image.Image):
+        grey = value.mode in ("1", "L")
+        array = np.asarray(value.convert("L" if grey else "RGB"))
+    else:
+        array = _array(value, where)
+    first: np.ndarray = _channels_first(array[None], isinstance(value, Tensor))[0]
+    return first
+
+
+def _channels_first(x: np.ndarray, is_tensor: bool) -> np.ndarray:
+    """[n, rows, columns] of bytes and [n, rows, columns, channels] as [n, channels, rows, columns].
+
+    Tensors have their channels first by custom; arrays only if nothing else makes sense.
+    """
+    if x.ndim == 3:
+        return x[:, None] if x.dtype == np.uint8 else x
+    last = x.ndim == 4 and x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS
+    return x.transpose(0, 3, 1, 2) if last and not is_tensor else x
+
+
+def _array(value: Any, where: str) -> np.ndarray:
+    try:
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {error}") from None
+    if array.dtype.kind not in "biufU":
+        raise InputError(f"{where}: neither numbers nor words, but {array.dtype}")
+    return array
+
+
+def _narrowed(x: np.ndarray, where: str) -> np.ndarray:
+    """Bytes stay bytes, other whole numbers (tokens) become int64, and all else float32."""
+    if x.dtype.kind == "U":
+        raise InputError(f"{where}: inputs are words; turn them into numbers first")
+    if x.dtype.kind == "f":
+        return x.astype(np.float32, copy=False)
+    return x if x.dtype == np.uint8 else x.astype(np.int64, copy=False)
+
+
+def folder(path: Path, size: int = 0) -> Collected:
+    """Images in one folder a class, named like it; all are resized to ``size`` if it is given."""
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder of images by class")
+    names = tuple(sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] != "."))
+    labels = {
+        str(file): name
+        for name in names
+        for file in sorted((path / name).rglob("*"))
+        if file.suffix.lower() in _PICTURES
+    }
+    if not labels:
+        raise InputError(f"{path} holds no images in folders named like their classes")
+    headers = [header(Path(file)) for file in labels]
+    mode: ColorMode = "L" if all(h.mode == "L" for h in headers) else "RGB"
+    target = (size, size) if size else headers[0].size
+    x = decode_all(
+        list(labels), lambda name: Path(name).read_bytes(), target, mode, resize=size > 0
+    )
+    return Collected(x, np.array(list(labels.values())), names)
+
+
+def npz(path: Path) -> tuple[Collected, Collected | None]:
+    """Train and test examples of an ``.npz``: x_train, y_train, x_test and y_test; or x and y.
+
+    In the second case test examples are still to be drawn, and ``client`` may say who holds which.
+    """
+    arrays = _load(path)
+    if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
+        train, test = (
+            _from_arrays((arrays[f"x_{s}"], arrays[f"y_{s}"]), f"{path}: {s}")
+            for s in ("train", "test")
+        )
+        return train, test
+    if {"x", "y"} <= arrays.keys():
+        found = _from_arrays((arrays["x"], arrays["y"]), str(path))
+        return found._replace(client=arrays.get("client")), None
+    held = ", ".join(arrays) or "nothing"
+    raise InputError(f"{path} holds {held}; not x_train, y_train, x_test and y_test, nor x and y")
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz``; one that holds pickled objects is refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except Exception as error:  # numpy lets through what zipfile, zlib and its own parser raise
+        raise InputError(f"{path} cannot be read as an .npz: {error}") from None

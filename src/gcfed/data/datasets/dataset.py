@@ -1,0 +1,82 @@
+"""A data set: train and test examples of one task, and how a model reads them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcfed.core.types import Examples, Transform
+from gcfed.data.partitions.partition import Pool
+from gcfed.errors import InputError
+from gcfed.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """What a model is trained and tested on.
+
+    ``transform`` is the first thing that x goes through (normalisation, augmentation).  ``keys``
+    holds what else is known of each train example (its writer, its client), for partitions.
+    """
+
+    train: Examples
+    test: Examples
+    num_classes: int
+    transform: Transform | None = None
+    class_names: tuple[str, ...] = ()
+    keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, (x, y) in (("train", self.train), ("test", self.test)):
+            for v in x.values() if isinstance(x, dict) else [x]:
+                if len(v) != len(y):
+                    raise InputError(f"{len(v)} {name} examples have {len(y)} labels")
+                _refuse_nonfinite(v, f"{name} example", "holds")
+            _refuse_nonfinite(y, f"{name} example", "has a label with")
+            self._check_labels(name, y)
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise InputError(f"{self.num_classes} classes have {len(self.class_names)} names")
+
+    def _check_labels(self, name: str, y: Tensor) -> None:
+        if self.num_classes > 0 and y.ndim == 1 and not y.is_floating_point():
+            wrong = ((y < 0) | (y >= self.num_classes)).nonzero()
+            if len(wrong):
+                bad = int(wrong[0])
+                raise InputError(
+                    f"{name} example {bad} is of class {int(y[bad])}, and there are "
+                    f"{self.num_classes}, counted from 0"
+                )
+
+    @property
+    def has_classes(self) -> bool:
+        return self.num_classes > 0 and self.train.y.ndim == 1
+
+    @property
+    def pool(self) -> Pool:
+        """The train examples, as a partition sees them."""
+        labels = self.train.y.cpu().numpy() if self.has_classes else None
+        return Pool(labels, self.keys, len(self.train.y))
+
+    def to(self, device: torch.device) -> "Dataset":
+        """The same with its examples on ``device``."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+
+def _refuse_nonfinite(values: Tensor, what: str, has: str) -> None:
+    if values.is_floating_point() and not values.isfinite().all():
+        bad = int((~values.isfinite().reshape(len(values), -1).all(1)).nonzero()[0])
+        raise InputError(f"{what} {bad} {has} a number that is not finite")
+
+
+def class_name(dataset: Dataset, label: int) -> str:
+    """What a class is called, with its number where another is called the same."""
+    names = dataset.class_names
+    if not names:
+        return str(label)
+    return names[label] if names.count(names[label]) == 1 else f"{names[label]} ({label})"
+
+
+DATASETS: Registry[Callable[..., Dataset]] = Registry("dataset")
+"""Functions of a folder of data, which they may leave alone, that give a `Dataset`."""

@@ -1,0 +1,83 @@
+"""Image files to arrays, by Pillow."""
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from gcfed.errors import InputError
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""What is decoded; Pillow's other formats, some of which run programs, are not."""
+
+ColorMode = Literal["RGB", "L"]
+
+_MAX_PIXELS = 2**26
+
+
+class Header(NamedTuple):
+    """What an image file says of itself before it is decoded."""
+
+    size: tuple[int, int]
+    mode: ColorMode
+
+
+def header(path: Path) -> Header:
+    """Width, height and whether an image is grey."""
+    with _opened(lambda: path, str(path)) as image:
+        return Header(image.size, "L" if image.mode in ("1", "L") else "RGB")
+
+
+def decode_all(
+    names: Sequence[str],
+    read: Callable[[str], bytes],
+    size: tuple[int, int],
+    mode: ColorMode,
+    *,
+    resize: bool = False,
+) -> np.ndarray:
+    """Images as uint8 ``[n, channels, rows, columns]``, decoded by several threads.
+
+    ``size`` is width and height; an image of another is an `InputError` unless ``resize`` is given.
+    """
+    width, height = size
+    out = np.empty((len(names), len(mode), height, width), np.uint8)
+
+    def decode(i: int) -> None:
+        with _opened(lambda: io.BytesIO(read(names[i])), names[i]) as image:
+            if image.size != size and not resize:
+                raise InputError(f"{names[i]} is of {image.size} pixels, and others are of {size}")
+            pixels = _pixels(image, names[i], size, mode)
+            out[i] = pixels.reshape(height, width, -1).transpose(2, 0, 1)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for _ in threads.map(decode, range(len(names))):
+            pass
+    return out
+
+
+def _opened(source: Callable[[], Path | io.BytesIO], where: str) -> Image.Image:
+    try:
+        image = Image.open(source(), formats=FORMATS)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise _broken(where, error) from None
+    if image.width * image.height > _MAX_PIXELS:
+        raise InputError(f"{where} is of {image.width} x {image.height} pixels, which is too many")
+    return image
+
+
+def _pixels(image: Image.Image, where: str, size: tuple[int, int], mode: ColorMode) -> np.ndarray:
+    try:
+        image = image.convert(mode)
+        return np.asarray(image if image.size == size else image.resize(size))
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        raise _broken(where, error) from None
+
+
+def _broken(where: str, error: Exception) -> InputError:
+    return InputError(f"{where} cannot be read as an image: {error}")

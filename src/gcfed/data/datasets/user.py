@@ -1,0 +1,209 @@
+"""Data sets of people's own."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcfed.core.types import Examples, Inputs, Transform
+from gcfed.data.augmentation import ImageTransform
+from gcfed.data.datasets.collect import (
+    Collected,
+    Columns,
+    collect,
+    folder as folder_of_images,
+    npz as arrays,
+)
+from gcfed.data.datasets.dataset import DATASETS, Dataset
+from gcfed.errors import InputError, unknown
+
+
+def dataset_from(
+    train: Any,
+    test: Any = None,
+    *,
+    num_classes: int | None = None,
+    class_names: Sequence[str] = (),
+    transform: Transform | None = None,
+    columns: tuple[str, str] | None = None,
+    client: str | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """A `Dataset` of one's own examples.
+
+    ``train``, and ``test`` likewise, is a map-style dataset of (image, label), a pair of arrays or
+    tensors, a Hugging Face dataset, or the path of an ``.npz`` or of a folder of images by class.
+    A list of any of these holds the examples of one client each; so does, in a Hugging Face
+    dataset, every value of the column ``client``.  Who holds what is then ``keys["client"]``.
+    ``columns`` names the inputs and labels of a Hugging Face dataset, if they must be named.
+
+    Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
+    Without ``test``, every class (or every client, where they are known) gives ``test_fraction`` of
+    its examples, drawn by ``seed``.  Without ``transform``, images of bytes are normalised by the
+    mean and deviation of the train examples; other inputs are left as they are.
+
+    >>> import numpy as np
+    >>> images = np.zeros((50, 28, 28), np.uint8)
+    >>> mine = dataset_from((images, np.arange(50) % 5))
+    >>> len(mine.train.y), len(mine.test.y), mine.num_classes
+    (40, 10, 5)
+    """
+    train, test = _both(train, test)
+    x, y = columns or (None, None)
+    named = Columns(x, y, client)
+    found = collect(train, "train", named)
+    held = None if test is None else collect(test, "test", named)
+    names = tuple(class_names) or found.class_names or _words(found.y)
+    everything = _examples(found, names, "train")
+    keys = {} if found.client is None else {"client": found.client}
+    if held is not None:
+        kept, tested = everything, _examples(held, names, "test")
+    else:
+        mask = _held_out(_groups(found, everything.y), test_fraction, seed)
+        kept, tested = (everything.take(torch.from_numpy(m.nonzero()[0])) for m in (~mask, mask))
+        keys = {name: values[~mask] for name, values in keys.items()}
+    if kept.x.shape[1:] != tested.x.shape[1:]:  # type: ignore[union-attr]
+        raise InputError("train and test examples are of different shapes")
+    if num_classes is None:
+        num_classes = len(names) or _count(everything.y)
+    return Dataset(
+        train=kept,
+        test=tested,
+        num_classes=num_classes,
+        transform=transform or normalisation(kept.x),
+        class_names=names,
+        keys=keys,
+    )
+
+
+@DATASETS.register("folder")
+def folder(
+    root: Path, *, path: str, size: int = 0, test_fraction: float = 0.2, seed: int = 0
+) -> Dataset:
+    """Your images, a folder for every class: path/CLASS, or path/train/CLASS and path/test/CLASS.
+
+    ``path`` is looked for where the command runs, then in the folder of data.  With ``size`` all
+    images are resized to so many rows and columns.  Without a folder test (or val), some images of
+    every class, drawn by ``seed``, are held out.
+    """
+    found = _find(root, path)
+    train, test = (
+        next((found / n for n in names if (found / n).is_dir()), None)
+        for names in (("train",), ("test", "val"))
+    )
+    if train is None or test is None:
+        images = folder_of_images(found, size)
+        return dataset_from(images, test_fraction=test_fraction, seed=seed)
+    return dataset_from(folder_of_images(train, size), folder_of_images(test, size))
+
+
+@DATASETS.register("npz")
+def npz(root: Path, *, path: str, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Your arrays, in one .npz: x_train, y_train, x_test and y_test; or x and y, and maybe client.
+
+    ``path`` is looked for where the command runs, then in the folder of data.  Of x and y some of
+    every class, drawn by ``seed``, are held out for testing.
+    """
+    return dataset_from(_find(root, path), test_fraction=test_fraction, seed=seed)
+
+
+def settled(text: str, root: Path) -> str:
+    """The data set that ``text`` names, its hyper-parameters written out and its path absolute.
+
+    So it means the same wherever it is read again.
+    """
+    bound: partial[Dataset] = DATASETS.parse(text)
+    if bound.func not in (folder, npz):
+        return DATASETS.canonical(text)
+    values = {**bound.keywords, "path": str(_find(root, bound.keywords["path"]).absolute())}
+    written = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    return DATASETS.canonical(f"{DATASETS.name_of(bound.func)}({written})")
+
+
+def normalisation(x: Inputs) -> ImageTransform | None:
+    """Normalisation of images of bytes by their own mean and deviation; None for other inputs."""
+    if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim != 4:
+        return None
+    counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
+    for images in torch.split(x, 1024):
+        for channel, values in enumerate(images.unbind(1)):
+            counts[channel] += torch.bincount(values.flatten(), minlength=256)
+    levels, shares = torch.arange(256).double() / 255, counts / x[:, 0].numel()
+    mean = (shares.double() * levels).sum(1)
+    deviation = (shares * (levels - mean[:, None]).square()).sum(1).sqrt()
+    deviation = torch.where(deviation > 0, deviation, 1.0)  # a channel that is all of one value
+    return ImageTransform(tuple(mean.tolist()), tuple(deviation.tolist()))
+
+
+def _both(train: Any, test: Any) -> tuple[Any, Any]:
+    """The two splits, where one object holds both."""
+    if isinstance(train, Mapping) and "train" in train:
+        held = (train[name] for name in ("test", "validation") if name in train)
+        return train["train"], next(held, None) if test is None else test
+    if isinstance(train, str | Path) and Path(train).suffix == ".npz":
+        kept, held_out = arrays(Path(train))
+        return kept, held_out if test is None else test
+    return train, test
+
+
+def _find(root: Path, path: str) -> Path:
+    places = (Path(path).expanduser(), root / path)
+    found = next((p for p in places if p.exists()), None)
+    if found is None:
+        raise InputError(f"there is neither {places[0].absolute()} nor {places[1]}")
+    return found
+
+
+def _words(y: np.ndarray) -> tuple[str, ...]:
+    return tuple(map(str, np.unique(y))) if y.dtype.kind == "U" else ()
+
+
+def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
+    x = torch.from_numpy(np.require(found.x, requirements=["C", "W"]))
+    if found.y.dtype.kind == "f":
+        return Examples(x, torch.from_numpy(found.y.astype(np.float32)))
+    y = found.y
+    if y.dtype.kind == "U":
+        labels = {name: label for label, name in enumerate(names)}
+        strange = [i for i, word in enumerate(y) if word not in labels]
+        if strange:
+            raise unknown(f"class of {where} example {strange[0]}", str(y[strange[0]]), names)
+        y = np.array([labels[word] for word in y])
+    if y.ndim == 1 and (y < 0).any():
+        bad = int(np.argmax(y < 0))
+        raise InputError(f"{where} example {bad} has the label {y[bad]}; they count from 0")
+    return Examples(x, torch.from_numpy(y.astype(np.int64)))
+
+
+def _is_class(y: Tensor) -> bool:
+    return y.ndim == 1 and not y.is_floating_point()
+
+
+def _count(y: Tensor) -> int:
+    return int(y.max()) + 1 if _is_class(y) else 0
+
+
+def _groups(found: Collected, y: Tensor) -> np.ndarray:
+    """What every part of gives the same share of its examples: clients, or else classes."""
+    if found.client is not None:
+        return found.client
+    return y.numpy() if _is_class(y) else np.zeros(len(y))
+
+
+def _held_out(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Which examples are for testing: at least one of every group, and never all of it."""
+    if not 0 < fraction < 1:
+        raise InputError(f"test_fraction lies between 0 and 1; not {fraction}")
+    rng, mask = np.random.default_rng(seed), np.zeros(len(groups), bool)
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        size = min(max(1, round(fraction * len(members))), len(members) - 1)
+        mask[rng.choice(members, size, replace=False)] = True
+    if not mask.any():
+        raise InputError("there are too few examples to hold some out for testing: give test too")
+    return mask

@@ -1,0 +1,1 @@
+"""Published files: where they come from, fetching and checking them, reading their formats."""

@@ -1,0 +1,165 @@
+"""Downloads that go on where an earlier one was cut, and show how far they are."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pooch  # type: ignore[import-untyped]
+import requests
+import urllib3
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+from gcfed.data.downloads.catalog import Download
+from gcfed.data.downloads.formats import md5_of_file
+from gcfed.errors import InputError
+
+TIMEOUT = (10.0, 60.0)
+"""Seconds to wait for a connection, and for the next bytes of one."""
+
+_CHUNK = 1 << 16
+
+
+def download(source: Download, root: Path, *, progress: bool) -> Path:
+    """Fetch a source into the folder of data; one that is there already is verified.
+
+    A file appears under its name only when its md5 is the published one.  A download that was cut
+    leaves a ``.part`` beside it, from which the next one goes on.
+    """
+    target, failures = root / source.file, []
+    if target.exists():
+        if md5_of_file(target) != source.md5:
+            raise InputError(f"{target} is not the published file (wrong md5): move it away")
+        return target
+    if os.environ.get("GCFED_OFFLINE", "0") not in ("", "0"):
+        raise InputError("GCFED_OFFLINE is set, so nothing is fetched")
+    for url in source.urls:
+        try:
+            _retrieve(url, source, target, progress)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+            failures.append(f"{url}: {_reason(error)}")
+        else:
+            return target
+    raise InputError(f"{source.file} could not be fetched. {'. '.join(failures)}")
+
+
+def _retrieve(url: str, source: Download, target: Path, progress: bool) -> None:
+    """Have pooch download, verify and put in place, without the lines it logs."""
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")
+    try:
+        pooch.retrieve(
+            url,
+            f"md5:{source.md5}",
+            target.name,
+            target.parent,
+            downloader=_Resuming(source, target.with_name(f"{target.name}.part"), progress),
+        )
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"the server answers {error.response.status_code}"
+    if isinstance(error, requests.ConnectionError):
+        return f"no connection ({type(error).__name__})"
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        return "the connection was cut; fetch again to go on from there"
+    if isinstance(error, requests.RequestException | InputError):
+        return str(error)
+    return "what came is not the published file (wrong md5), and was not kept"
+
+
+class _Resuming:
+    """What pooch calls to download: it appends to a partial file, and hands it over when whole."""
+
+    def __init__(self, source: Download, part: Path, progress: bool) -> None:
+        self.source, self.part, self.progress = source, part, progress
+
+    def __call__(self, url: str, output_file: str, _: Any) -> None:
+        done = self.part.stat().st_size if self.part.exists() else 0
+        if not done or not self._is_whole():
+            with self._request(url, done) as response:
+                self._append(response, _start(response, done))
+        self.part.replace(output_file)
+
+    def _is_whole(self) -> bool:
+        return md5_of_file(self.part) == self.source.md5
+
+    def _request(self, url: str, done: int) -> requests.Response:
+        # Identity: the md5 is of the file as it is stored, which some servers would unpack.
+        headers = {"Accept-Encoding": "identity", "User-Agent": "gcfed"}
+        if 0 < done < self.source.size:
+            headers["Range"] = f"bytes={done}-"
+        response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)
+        if done and response.status_code == requests.codes.requested_range_not_satisfiable:
+            response.close()
+            return self._request(url, 0)
+        if not response.ok:
+            response.close()
+        response.raise_for_status()
+        return response
+
+    def _append(self, response: requests.Response, done: int) -> None:
+        """Write what the server sends after the first ``done`` bytes, if that is not far too much.
+
+        Of a server that does not say how much it sends, what is short was cut unless the md5 holds.
+        """
+        announced = response.headers.get("Content-Length")
+        total = self.source.size if announced is None else done + int(announced)
+        self._refuse_endless(total)
+        with (
+            self.part.open("ab" if done else "wb") as file,
+            _shown(self.source.file, total, self.progress) as show,
+        ):
+            for chunk in response.raw.stream(_CHUNK, decode_content=False):
+                self._refuse_endless(done + len(chunk))
+                done += file.write(chunk)
+                show(done)
+        if done < total and not self._is_whole():
+            raise urllib3.exceptions.ProtocolError("cut")
+
+    def _refuse_endless(self, size: int) -> None:
+        if size > 2 * self.source.size:
+            self.part.unlink(missing_ok=True)
+            raise InputError(f"{size:,} bytes are offered instead of {self.source.size:,}")
+
+
+def _start(response: requests.Response, done: int) -> int:
+    """Where in the file the answer begins: where it was asked to, or at 0 if it is the whole."""
+    start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    resumed = response.status_code == requests.codes.partial_content and start == str(done)
+    return done if resumed else 0
+
+
+@contextmanager
+def _shown(name: str, total: int, progress: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, a line for every tenth elsewhere; both on standard error."""
+    if not progress:
+        yield lambda done: None
+    elif sys.stderr.isatty():
+        columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(name, total=total)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield _Lines(name, total)
+
+
+class _Lines:
+    """Progress where no line can be rewritten, as in a log."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total, self.tenths = name, total, -1
+
+    def __call__(self, done: int) -> None:
+        tenths = 10 * done // max(self.total, 1)
+        if tenths > self.tenths:
+            self.tenths = tenths
+            size = f"{self.total / 1e6:.1f} MB"
+            print(f"{self.name}: {10 * tenths} % of {size}", file=sys.stderr, flush=True)

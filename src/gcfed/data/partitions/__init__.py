@@ -1,0 +1,1 @@
+"""Who holds which examples: ways to divide, and how skewed they are."""

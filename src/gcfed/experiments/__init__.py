@@ -1,1 +1,0 @@
-"""Runs as a user asks for them: a config, a run directory, tables and plots."""

@@ -1,0 +1,1 @@
+"""Who can be drawn in a round, who is, and what goes wrong with them."""

@@ -1,0 +1,52 @@
+"""The files of a run directory.
+
+=====================  ===========================================================================
+``config.toml``        everything the run needed, every default written out
+``provenance.json``    version, commit, torch, device, engine, and the partition that was drawn
+``rounds.jsonl``       a line a round; two equal runs write the same bytes
+``timings.jsonl``      the seconds of each, and how many clients were trained at once
+``summary.json``       status (running, finished, failed, stopped) and what came out
+``model.safetensors``  the global weights
+``checkpoints/``       where the run stands: see `runs.checkpoint`
+=====================  ===========================================================================
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gcfed.errors import InputError
+
+CONFIG, PROVENANCE, SUMMARY = "config.toml", "provenance.json", "summary.json"
+ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
+CHECKPOINTS = "checkpoints"
+
+RUNNING = {"status": "running"}
+
+ABOUT = "gcfed"
+OF_DATASET = "of the data set"
+"""Stands for a transform that is code, which only its data set can make again."""
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON; a torn last one is left out."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    lines = text.split("\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+
+
+def manifests(folder: Path) -> list[Path]:
+    """The manifests in a folder of checkpoints, the last first."""
+    found = [p for p in folder.glob("*.json") if p.stem.isdecimal()]
+    return sorted(found, key=lambda p: int(p.stem), reverse=True)
+
+
+def best_model(folder: Path) -> Path | None:
+    """The model of the best round, as the last checkpoint has it."""
+    for path in manifests(folder)[:1]:
+        if best := json.loads(path.read_bytes())["best"]:
+            return folder / str(best["file"])
+    return None

@@ -1,0 +1,45 @@
+"""Runs as pandas tables, for a notebook."""
+
+from importlib import import_module
+from typing import Any
+
+from gcfed.errors import InputError
+from gcfed.results.captions import short
+from gcfed.results.groups import Runs, collect
+
+
+def frame(paths: Runs) -> Any:
+    """A DataFrame with a row a round: its run, seed and algorithm, and all of its line's fields."""
+    rows = [
+        {
+            "run": str(run.path),
+            "seed": run.config.seed,
+            "algorithm": short(run.config.algorithm),
+            **line,
+        }
+        for run in collect(paths)
+        for line in run.records
+    ]
+    return _pandas().DataFrame(rows, columns=None if rows else ["run", "seed", "algorithm"])
+
+
+def summaries(paths: Runs) -> Any:
+    """A DataFrame with a row a run: where it is, what came out of it, and every setting."""
+    rows = [
+        {
+            "run": str(run.path),
+            **run.config.model_dump(mode="json"),
+            **run.summary,
+            "rounds": len(run.records),
+            "algorithm": short(run.config.algorithm),
+        }
+        for run in collect(paths)
+    ]
+    return _pandas().DataFrame(rows)
+
+
+def _pandas() -> Any:
+    try:
+        return import_module("pandas")
+    except ImportError:
+        raise InputError("a DataFrame needs pandas: pip install 'gcfed[notebook]'") from None

@@ -1,0 +1,187 @@
+"""A run directory, read again."""
+
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from gcfed.config.build import load_weights, make_module, read_dataset
+from gcfed.config.plugins import load_plugins
+from gcfed.config.settings import Config, make, read
+from gcfed.core.types import Transform
+from gcfed.data.augmentation import ImageTransform
+from gcfed.errors import InputError
+from gcfed.results import directory
+from gcfed.results.directory import best_model, read_lines
+from gcfed.results.summary import summarize
+from gcfed.simulation.evaluation import Record
+
+BATCH = 1000  # examples that a loaded model is shown at once
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, read when asked.  ``load_run("runs/x").predict(images)`` gives classes.
+
+    With ``rounds``, as it was after so many, if it has more.
+    """
+
+    path: Path
+    rounds: int | None = None
+
+    def until(self, rounds: int) -> "Run":
+        """The run as it was after so many rounds; with fewer, as it is."""
+        return Run(self.path, rounds) if self.num_rounds > rounds else self
+
+    @cached_property
+    def config(self) -> Config:
+        config = make(read(self.path / directory.CONFIG), str(self.path / directory.CONFIG))
+        return config if self.rounds is None else config.model_copy(update={"rounds": self.rounds})
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        if self.rounds is not None:
+            return {"status": "finished", **summarize(self.config, self.records)}
+        path = self.path / directory.SUMMARY
+        return _json(path) if path.exists() else directory.RUNNING
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        return _json(self.path / directory.PROVENANCE)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """Its rounds; a torn last line is left out."""
+        return read_lines(self.path / directory.ROUNDS)[: self.rounds]
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds are written down, whether they can be read or not."""
+        path = self.path / directory.ROUNDS
+        found = path.read_bytes().count(b"\n") if path.exists() else 0
+        return found if self.rounds is None else min(found, self.rounds)
+
+    @cached_property
+    def timings(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / directory.TIMINGS)[: self.rounds]
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained module, on the host and in evaluation mode; it reads transformed examples.
+
+        With ``buffers = "local"`` its buffers are those of the start: clients keep their own.
+        """
+        if self.rounds is not None:
+            there = load_run(self.path).num_rounds
+            raise InputError(
+                f"{self.path} holds the weights after {there} rounds, not {self.rounds}"
+            )
+        return self._module(self.path / directory.WEIGHTS)
+
+    @cached_property
+    def best_model(self) -> nn.Module:
+        """The module after the round that was best when the last checkpoint was written."""
+        path = best_model(self.path / directory.CHECKPOINTS)
+        if path is None:
+            raise InputError(f"{self.path} holds no best model: no round has an accuracy yet")
+        return self._module(path)
+
+    def logits(self, x: Any) -> Tensor:
+        """What the model says of raw examples, a tensor or an array as its data set has them."""
+        parts = torch.split(torch.as_tensor(x), BATCH)
+        with torch.no_grad():
+            return torch.cat([self.model(self._read(part)) for part in parts])
+
+    def predict(self, x: Any) -> Tensor:
+        """The class of each of these raw examples."""
+        return self.logits(x).argmax(1)
+
+    def together(self) -> list["Run"]:
+        """The runs whose clients were trained at once with this one's, itself among them."""
+        names = self.provenance["runs_together"]
+        paths = [Path(os.path.normpath(self.path / name)) for name in names]
+        missing = [path for path in paths if not (path / directory.CONFIG).is_file()]
+        if missing:
+            others = " and ".join(map(str, missing))
+            raise InputError(
+                f"{self.path} was trained together with {others}, and is not there: "
+                "its bits depend on those runs, so put them back beside it"
+            )
+        return list(map(Run, paths))
+
+    def _module(self, path: Path) -> nn.Module:
+        load_plugins(self.config.plugins)
+        about = self._about
+        shape, dtype = tuple(about["shape"]), getattr(torch, about["dtype"])
+        module = make_module(about["model"], shape, about["num_classes"], dtype=dtype)
+        load_weights(module, path)
+        return module.eval()
+
+    def _read(self, x: Tensor) -> Any:
+        return x if self._transform is None else self._transform(x, None)
+
+    @cached_property
+    def _transform(self) -> Transform | None:
+        match self._about["transform"]:
+            case {"mean": mean, "std": std}:
+                return ImageTransform(tuple(mean), tuple(std))
+            case directory.OF_DATASET:
+                load_plugins(self.config.plugins)
+                return read_dataset(self.config.dataset, self.config.data_dir).transform
+            case _:
+                return None
+
+    @cached_property
+    def _about(self) -> dict[str, Any]:
+        path = self.path / directory.WEIGHTS
+        if not path.is_file():
+            raise InputError(f"{self.path} holds no weights yet: its run has not ended")
+        try:
+            with safe_open(path, "pt") as file:
+                return json.loads(file.metadata()[directory.ABOUT])  # type: ignore[no-any-return]
+        except (SafetensorError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not what a run writes: {error}") from None
+
+
+def load_run(path: str | Path) -> Run:
+    """The run in a folder."""
+    for name in (directory.CONFIG, directory.SUMMARY):
+        if not (Path(path) / name).is_file():
+            raise InputError(f"{path} is not a run: it holds no {name}")
+    return Run(Path(path))
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """The run in a folder, or all runs below it, by path; damaged ones are left out and named."""
+    runs = []
+    for path, below, files in os.walk(folder):
+        if {directory.CONFIG, directory.SUMMARY} <= set(files):
+            run = Run(Path(path))
+            if run.path == Path(folder) or _is_readable(run):
+                runs.append(run)
+            below.clear()  # what is in a run is its own, and may be many files
+        below.sort()
+    return runs
+
+
+def _is_readable(run: Run) -> bool:
+    try:
+        run.config, run.summary, run.provenance  # noqa: B018
+    except InputError as error:
+        warnings.warn(f"{run.path} is left out: {error}", stacklevel=3)
+        return False
+    return True
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None

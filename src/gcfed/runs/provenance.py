@@ -1,0 +1,71 @@
+"""Where a run came from: what it was made with, and on what."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gcfed.config.build import Experiment
+from gcfed.config.identity import digest, identity
+from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.snapshot import start
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def provenance(
+    experiment: Experiment, path: Path, together: Mapping[Path, Experiment]
+) -> dict[str, Any]:
+    """What a run is, and what besides its config may change its last bits, or explain them.
+
+    ``together``: the runs whose clients are trained at once, by their folders.
+    """
+    setup = experiment.setup
+    server, which = start(setup).server, identity(experiment)
+    return {
+        **environment(setup.device),
+        "engine": setup.chosen.name,
+        "engine_reason": setup.chosen.reason,
+        "seeds_together": [e.config.seed for e in together.values()],
+        "runs_together": [os.path.relpath(other, path) for other in together],
+        "initial_weights_sha256": weights_sha256({**server.params, **server.buffers}),
+        "partition": experiment.statistics.to_json(),
+        "identity_sha256": digest(which),
+        "identity": which,
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What runs are run with."""
+    return {
+        "gcfed": version("gcfed"),
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "command": sys.argv,
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source this code runs from, with a plus where it was changed since."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(PACKAGE), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", __file__)  # fails where a package is only installed
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,166 @@
+"""Recorded runs, gone on with or checked, by the engine and on the device they began with."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcfed.config.build import Experiment
+from gcfed.config.identity import identity
+from gcfed.errors import InputError
+from gcfed.files import write_json, write_text
+from gcfed.results import directory
+from gcfed.results.run import Run, load_run
+from gcfed.runs.journal import DamagedError
+from gcfed.runs.lock import locked
+from gcfed.runs.provenance import environment
+from gcfed.runs.train import Observer, build_together, renumbered, train, writing
+from gcfed.runs.writer import Place, RunWriter
+
+
+def resume(
+    path: str | Path, *, rounds: int | None = None, observe: Observer | None = None
+) -> dict[str, Any]:
+    """Go on with a run that was stopped or killed, or to more ``rounds``; its summary.
+
+    It ends with the bits it would have ended with, and so do the runs that it is trained together
+    with, which go on with it.
+    """
+    runs = load_run(path).together()
+    resume_together(runs, rounds, observe)
+    return load_run(path).summary
+
+
+def resume_together(
+    runs: Sequence[Run], rounds: int | None = None, observe: Observer | None = None
+) -> None:
+    """Go on with a set of runs, as `Run.together` gives it."""
+    rounds = _agreed(runs, rounds)
+    if all(is_done(run, rounds) for run in runs):
+        return
+    paths = [run.path for run in runs]
+    with locked(paths), recorded_threads(runs[0]), writing(paths[0]):
+        runs = list(map(Run, paths))  # read again, now that nobody else writes them
+        experiments = rebuild(runs, rounds)
+        writers = [RunWriter(e, run.path) for run, e in zip(runs, experiments, strict=True)]
+        live = _go_to_checkpoint(runs, writers)
+        for i in live:
+            _describe(runs[i], writers[i])
+            writers[i].keep_chunk()
+        train([writers[i] for i in live], renumbered(observe, dict(enumerate(live))))
+
+
+def check_rounds(rounds: int | None) -> None:
+    if rounds is not None and rounds < 1:
+        raise InputError(f"rounds is a positive count; not {rounds}")
+
+
+def is_done(run: Run, rounds: int) -> bool:
+    """Whether a run has this many rounds, or never will."""
+    summary = run.summary
+    finished = summary["status"] == "finished" and summary["rounds"] >= rounds
+    return finished or "diverged" in summary
+
+
+def rebuild(runs: Sequence[Run], rounds: int | None = None) -> list[Experiment]:
+    """The experiments of recorded runs; what they are made of must not have changed since."""
+    changes = {} if rounds is None else {"rounds": rounds}
+    experiments = build_together([run.config.model_copy(update=changes) for run in runs])
+    for run, experiment in zip(runs, experiments, strict=True):
+        now, then = identity(experiment), run.provenance["identity"]
+        differing = [key for key in now if now[key] != then.get(key)]
+        if differing:
+            raise InputError(
+                f"{run.path} began with other {_name(differing)} than there is now: "
+                "put that back, or start a new run"
+            )
+        _warn_of_changes(run, experiment)
+    return experiments
+
+
+@contextmanager
+def recorded_threads(run: Run) -> Iterator[None]:
+    """Inside, sums are split among as many threads as they were."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(run.provenance["threads"])
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _warn_of_changes(run: Run, experiment: Experiment) -> None:
+    now, then = environment(experiment.setup.device), run.provenance
+    for what in ("gcfed", "torch", "device"):
+        if now[what] != then[what]:
+            changed = f"began with {what} {then[what]}, and this is {now[what]}"
+            warnings.warn(f"{run.path} {changed}: last bits may differ", stacklevel=2)
+
+
+def _agreed(runs: Sequence[Run], rounds: int | None) -> int:
+    """How many rounds a set of runs shall have."""
+    check_rounds(rounds)
+    wanted = max(run.config.rounds for run in runs) if rounds is None else rounds
+    done = max(run.num_rounds for run in runs)
+    if wanted < done:
+        raise InputError(f"{runs[0].path} has {done} rounds already, which is more than {wanted}")
+    for run in runs:
+        if run.config.lr_schedule == "cosine" and wanted != run.config.rounds:
+            raise InputError(
+                f"{run.path} is a run of {run.config.rounds} rounds, in which its cosine schedule "
+                "ends: start a new run for another number"
+            )
+    return wanted
+
+
+def _go_to_checkpoint(runs: Sequence[Run], writers: Sequence[RunWriter]) -> list[int]:
+    """Go to the last place that all runs saved; which runs go on from there."""
+    saved = {n for writer in writers for n in writer.checkpoints.rounds()}
+    for num_rounds in sorted(saved, reverse=True):
+        places = _load(runs, writers, num_rounds)
+        if places is not None:
+            break
+    else:
+        if saved:
+            warnings.warn(f"{runs[0].path} starts again from its first round", stacklevel=2)
+        places = {i: writer.beginning for i, writer in enumerate(writers)}
+    for i, place in places.items():
+        writers[i].go(place)
+    return list(places)
+
+
+def _load(
+    runs: Sequence[Run], writers: Sequence[RunWriter], num_rounds: int
+) -> dict[int, Place] | None:
+    """Where runs stood after so many rounds, without those that had diverged; None if unknown."""
+    places = {}
+    for i, (run, writer) in enumerate(zip(runs, writers, strict=True)):
+        if "diverged" in run.summary and run.summary["round"] < num_rounds:
+            continue
+        if num_rounds not in writer.checkpoints.rounds():
+            return None
+        try:
+            places[i] = writer.load(num_rounds)
+        except DamagedError as error:
+            damage = f"the checkpoint after {num_rounds} rounds is damaged ({error})"
+            warnings.warn(f"{run.path}: {damage}; going back to the one before", stacklevel=2)
+            return None
+    return places
+
+
+def _describe(run: Run, writer: RunWriter) -> None:
+    """Record that, where and with what a run was resumed, and how many rounds it shall have."""
+    made, setup = run.provenance, writer.experiment.setup
+    here = {"after_rounds": writer.snapshot.round + 1, **environment(setup.device)}
+    resumed = {"resumed": [*made.get("resumed", []), here]}
+    write_json(run.path / directory.PROVENANCE, {**made, **resumed})
+    config = run.config.model_copy(update={"rounds": setup.schedule.rounds})
+    write_text(run.path / directory.CONFIG, config.to_toml())
+
+
+def _name(keys: Sequence[str]) -> str:
+    names = {"data_sha256": "data", "code_sha256": "code of its plugins", "init_sha256": "weights"}
+    return " and ".join(names.get(key, key) for key in keys)

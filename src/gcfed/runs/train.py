@@ -1,0 +1,188 @@
+"""Runs: started, trained together, and written down."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from gcfed.config.build import Experiment, build, record_together
+from gcfed.config.settings import Config
+from gcfed.errors import DivergedError, InputError
+from gcfed.files import create_folder, refuse_existing
+from gcfed.results.run import (
+    Run as Run,
+    find_runs as find_runs,
+    load_run as load_run,
+)
+from gcfed.results.summary import SMOOTHED as SMOOTHED, summarize as summarize
+from gcfed.runs.interrupt import stop_request
+from gcfed.runs.lock import locked
+from gcfed.runs.provenance import provenance
+from gcfed.runs.trackers import Observer as Observer, Tracking, require
+from gcfed.runs.writer import RunWriter
+from gcfed.simulation.evaluation import Record
+from gcfed.simulation.loop import simulate_together
+from gcfed.simulation.snapshot import RoundResult
+
+
+def run(config: Config, path: str | Path, observe: Observer | None = None) -> dict[str, Any]:
+    """Do the run that ``config`` describes and write it to ``path``, a folder to make; its summary.
+
+    A run that diverges keeps its lines and its last finite weights.  Ctrl-C stops one after the
+    round in progress; `resume` goes on with it.
+    """
+    return run_together([config], [Path(path)], observe)[0]
+
+
+def run_together(
+    configs: Sequence[Config], paths: Sequence[Path], observe: Observer | None = None
+) -> list[dict[str, Any]]:
+    """Do several runs that differ in their seeds, the clients of all trained together."""
+    for config in configs:
+        if not isinstance(config, Config):
+            raise InputError(
+                f"a run is of a gcfed.Config, such as Config(rounds=5); not {config!r}"
+            )
+    for path in paths:
+        refuse_existing(path)
+    require(configs[0].track)
+    experiments = build_together(configs)
+    for path in paths:
+        create_folder(path)
+    with locked(paths), writing(paths[0]):
+        return begin(experiments, paths, observe)
+
+
+def build_together(configs: Sequence[Config]) -> list[Experiment]:
+    """The experiments of several configs, which share what they have in common."""
+    experiments: list[Experiment] = []
+    for config in configs:
+        experiments.append(build(config, beside=experiments[0] if experiments else None))
+    return experiments
+
+
+def begin(
+    experiments: Sequence[Experiment], paths: Sequence[Path], observe: Observer | None = None
+) -> list[dict[str, Any]]:
+    """Do runs from their first round on, in folders that are locked; their summaries."""
+    writers = [RunWriter(e, path) for e, path in zip(experiments, paths, strict=True)]
+    together = dict(zip(paths, experiments, strict=True))
+    for writer in writers:
+        made = provenance(writer.experiment, writer.path, together)
+        writer.directory.describe(writer.experiment.config, made)
+    for writer in writers:  # once one of them is a run, the others can be gone on with
+        writer.go(writer.beginning)
+    return train(writers, observe)
+
+
+def train(writers: Sequence[RunWriter], observe: Observer | None = None) -> list[dict[str, Any]]:
+    """Take runs, which stand after the same round, to their last, and trackers along."""
+    configs = {writer.path: writer.experiment.config for writer in writers}
+    with Tracking(writers[0].experiment.config.track, configs) as tracking:
+        summaries = _train(writers, tracking.beside(observe))
+        tracking.finish(summaries)
+    return summaries
+
+
+def _train(writers: Sequence[RunWriter], observe: Observer | None) -> list[dict[str, Any]]:
+    try:
+        try:
+            _advance(writers, observe)
+        except KeyboardInterrupt:
+            for writer in writers:
+                if not writer.is_through:
+                    writer.end("stopped", "interrupted")
+        return [writer.finish() for writer in writers]
+    except OSError as error:
+        _give_up(writers, "stopped", _reason(error))
+        raise
+    except Exception as error:
+        _give_up(writers, "failed", str(error) or type(error).__name__)
+        raise
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Inside, an error of the disk says what it leaves a run with."""
+    try:
+        yield
+    except OSError as error:
+        saved = "what was saved is whole: mend this, then go on with"
+        raise InputError(f"{_reason(error)}; {saved} gcfed resume {path}") from error
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename or 'a file'}: {error.strerror or error}"
+
+
+def _advance(writers: Sequence[RunWriter], observe: Observer | None) -> None:
+    live = [i for i, writer in enumerate(writers) if not writer.diverged]
+    setups = [writers[i].experiment.setup for i in live]
+    places = [writers[i].snapshot for i in live]
+    pace = CheckpointClock(writers[0].experiment.config)
+    with stop_request() as request:
+        for outcomes in simulate_together(setups, places, keep_uploads=False) if live else ():
+            lines = _write({writers[live[k]]: outcome for k, outcome in outcomes.items()})
+            if observe is not None:
+                observe({i: lines[writers[i]] for i in live if writers[i] in lines})
+            if pace.is_due(max(writers[i].snapshot.round for i in live) + 1):
+                for i in live:
+                    writers[i].save()
+            if request.made:
+                raise KeyboardInterrupt
+
+
+def _write(outcomes: Mapping[RunWriter, RoundResult | DivergedError]) -> dict[RunWriter, Record]:
+    """Write a round down; gives the lines of the runs that got through it."""
+    results = {w: outcome for w, outcome in outcomes.items() if isinstance(outcome, RoundResult)}
+    experiments = [writer.experiment for writer in results]
+    found = record_together(experiments, list(results.values())) if results else []
+    lines = dict(zip(results, found, strict=True))
+    for writer, outcome in outcomes.items():
+        if isinstance(outcome, RoundResult):
+            writer.add(outcome, lines[writer])
+        else:
+            writer.diverge(outcome)
+    return lines
+
+
+def _give_up(writers: Sequence[RunWriter], status: str, reason: str) -> None:
+    """Say what happened, if that much can still be written."""
+    for writer in writers:
+        writer.end(status, reason)
+        with suppress(OSError):
+            writer.summarize()
+
+
+def renumbered(observe: Observer | None, where: Mapping[int, int]) -> Observer | None:
+    """An observer that is told of runs by other numbers, and of some not at all."""
+    if observe is None:
+        return None
+
+    def tell(found: Mapping[int, Record]) -> None:
+        if shown := {where[k]: line for k, line in found.items() if k in where}:
+            observe(shown)
+
+    return tell
+
+
+class CheckpointClock:
+    """When the next checkpoint is due."""
+
+    def __init__(self, config: Config) -> None:
+        self._every = config.checkpoint_every or math.inf
+        self._seconds = 60 * config.checkpoint_minutes
+        self._since = time.monotonic()
+
+    def is_due(self, num_rounds: int) -> bool:
+        """Asked after every round."""
+        now = time.monotonic()
+        if num_rounds % self._every and now - self._since < self._seconds:
+            return False
+        self._since = now
+        return True

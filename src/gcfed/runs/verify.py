@@ -1,0 +1,104 @@
+"""Recorded runs, done again: do their weights come out the same?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from gcfed.errors import DivergedError, InputError
+from gcfed.results.run import Run, load_run
+from gcfed.runs.resume import check_rounds, rebuild, recorded_threads
+from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.loop import simulate_together
+from gcfed.simulation.setup import Setup
+from gcfed.simulation.snapshot import RoundResult
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How many rounds of a run were done again, and the first whose weights came out otherwise."""
+
+    path: Path
+    rounds: int
+    differs: int | None
+
+    @property
+    def holds(self) -> bool:
+        return self.differs is None
+
+
+def verify(
+    path: str | Path, *, rounds: int | None = None, observe: Callable[[int], None] | None = None
+) -> Verification:
+    """Do a recorded run again, or its first ``rounds``, and compare the weights after each.
+
+    With the engine, on the device and together with the runs that it was done with.
+    """
+    run = load_run(path)
+    runs = run.together()
+    found = verify_together(runs, rounds, observe)
+    which = [other.path.resolve() for other in runs].index(run.path.resolve())
+    return found[which]
+
+
+def verify_together(
+    runs: Sequence[Run], rounds: int | None = None, observe: Callable[[int], None] | None = None
+) -> list[Verification]:
+    """Verify a set of runs, as `Run.together` gives it; ``observe`` is told how many are done."""
+    check_rounds(rounds)
+    written = [_written(run) for run in runs]
+    longest = max(map(len, written))
+    num_rounds = min(longest, rounds or longest)
+    if num_rounds == 0:
+        raise InputError(f"{runs[0].path} has no round yet that could be compared")
+    differs: dict[int, int] = {}
+    with recorded_threads(runs[0]):
+        setups = [experiment.setup for experiment in rebuild(runs)]
+        for t, outcomes in enumerate(_again(setups, _chunks(runs, num_rounds))):
+            for i, outcome in outcomes.items():
+                if t < len(written[i]) and _found(outcome) != written[i][t]:
+                    differs.setdefault(i, t)
+            if observe is not None:
+                observe(t + 1)
+            if len(differs) == len(runs):
+                break
+    return [
+        Verification(run.path, min(num_rounds, len(written[i])), differs.get(i))
+        for i, run in enumerate(runs)
+    ]
+
+
+def _again(
+    setups: Sequence[Setup], chunks: Sequence[int | None]
+) -> Iterator[dict[int, RoundResult | DivergedError]]:
+    """The rounds of runs trained together, as many clients at once as there were in each."""
+    live, states = list(range(len(setups))), None
+    for chunk, alike in groupby(chunks):
+        now = [replace(setups[i], chunk=chunk) for i in live]
+        again = simulate_together(now, states, keep_uploads=False)
+        for _, outcomes in zip(alike, again, strict=False):
+            found = {live[k]: outcome for k, outcome in outcomes.items()}
+            yield found
+        going_on = {i: o for i, o in found.items() if isinstance(o, RoundResult)}
+        live, states = list(going_on), list(going_on.values())
+        if not live:
+            return
+
+
+def _chunks(runs: Sequence[Run], num_rounds: int) -> list[int | None]:
+    """How many clients were trained at once in each round, where it is known."""
+    found = max((run.timings for run in runs), key=len)
+    sizes = [timing["chunk"] for timing in found] or [runs[0].config.chunk]
+    return [*sizes, *sizes[-1:] * num_rounds][:num_rounds]
+
+
+def _written(run: Run) -> list[str]:
+    """What is recorded of each round; of one that diverged, that it did."""
+    hashes = [line["weights_sha256"] for line in run.records]
+    return [*hashes, "diverged"] if "diverged" in run.summary else hashes
+
+
+def _found(outcome: RoundResult | DivergedError) -> str:
+    if isinstance(outcome, DivergedError):
+        return "diverged"
+    return weights_sha256({**outcome.server.params, **outcome.server.buffers})

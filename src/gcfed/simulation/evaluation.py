@@ -1,0 +1,218 @@
+"""How good a model is: metrics on test examples, and a round as a row of numbers."""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcfed.core import tree
+from gcfed.core.tree import Tree
+from gcfed.core.types import Inputs, Output
+from gcfed.errors import InputError
+from gcfed.kernels.layout import ChannelsLast, channels_last
+from gcfed.simulation.setup import Setup
+from gcfed.simulation.snapshot import RoundResult, Server
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""A number for each example, from logits and labels; what is reported is the mean."""
+
+Record = dict[str, Any]
+"""A round in numbers, the same for two equal runs: a line of rounds.jsonl."""
+
+
+def accuracy(logits: Tensor, y: Tensor) -> Tensor:
+    """Whether the largest logit is the label's."""
+    return logits.argmax(1) == y
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Examples to judge a model by, and the metrics beside the loss."""
+
+    __test__ = False  # not one of pytest's
+
+    x: Inputs
+    y: Tensor
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: {"accuracy": accuracy})
+    batch_size: int | None = None  # as suits the model and the device
+
+    def __post_init__(self) -> None:
+        if len(self.y) == 0:
+            raise InputError("a test set holds no example, so there is nothing to judge a model by")
+
+
+def predict(setup: Setup, server: Server, x: Inputs) -> Output:
+    """What the global model says of ``x``, in evaluation mode."""
+    with torch.no_grad(), setup.arithmetic():
+        params = tree.map(channels_last, server.params)
+        return _forward(setup, params, server.buffers, ChannelsLast(setup.transform)(x, None))
+
+
+def evaluate(setup: Setup, server: Server, test: TestSet) -> dict[str, float]:
+    """The mean over ``test`` of the loss and of each metric."""
+    return evaluate_together(setup, [server], test)[0]
+
+
+def evaluate_together(
+    setup: Setup, servers: Sequence[Server], test: TestSet
+) -> list[dict[str, float]]:
+    """`evaluate` for several models of one task, of several seeds say.
+
+    Each batch is prepared once for all of them, and nothing is read before the last is through, so
+    that an accelerator need not be waited for.
+    """
+    measures = {"loss": setup.loss, **test.metrics}
+    size = test.batch_size or _batch_size(setup)
+    models = [(tree.map(channels_last, server.params), server.buffers) for server in servers]
+    sums = torch.zeros(len(models), len(measures), dtype=torch.float64, device=test.y.device)
+    with torch.no_grad(), setup.arithmetic():
+        for start in range(0, len(test.y), size):
+            chunk = slice(start, start + size)
+            x, y = ChannelsLast(setup.transform)(tree.take(test.x, chunk), None), test.y[chunk]
+            for total, model in zip(sums, models, strict=True):
+                logits = _forward(setup, *model, x).logits
+                values = [measure(logits, y).reshape(len(y), -1) for measure in measures.values()]
+                total += torch.stack([v.double().mean(1).sum() for v in values])
+    means = (sums / len(test.y)).tolist()
+    return [dict(zip(measures, mean, strict=True)) for mean in means]
+
+
+def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:
+    """The mean over a round's clients of `evaluate`, each with its own buffers."""
+    server, device = result.server, result.losses.device
+    rows = [
+        result.clients.buffers.gather([i], lambda: server.buffers, device)
+        for i in result.survivors or result.ids
+    ]
+    servers = [server._replace(buffers=tree.take(buffers, 0)) for buffers in rows]
+    found = evaluate_together(setup, servers, test)
+    return {name: sum(m[name] for m in found) / len(found) for name in found[0]}
+
+
+def record(
+    setup: Setup,
+    result: RoundResult,
+    tests: Mapping[str, TestSet] | None = None,
+    *,
+    due: bool = True,
+) -> Record:
+    """The line of a round, with what the model scores on ``tests``, such as ``{"test": ...}``.
+
+    Where an evaluation is not ``due`` the scores are None.  ``tested`` says which model they are
+    of: the global one, or (buffers kept local) each of the cohort's, whose scores are averaged; a
+    round without clients has none of these.  ``available`` counts who could be drawn, where that
+    is not always everyone.
+    """
+    return record_together([setup], [result], [tests or {}], due=due)[0]
+
+
+def record_together(
+    setups: Sequence[Setup],
+    results: Sequence[RoundResult],
+    tests: Sequence[Mapping[str, TestSet]],
+    *,
+    due: bool = True,
+) -> list[Record]:
+    """`record` for runs that are trained together: what is judged by the same examples, at once."""
+    weights = [_on_host({**r.server.params, **r.server.buffers}) for r in results]
+    with ThreadPoolExecutor(1) as beside:  # hashes are made while models are judged
+        hashes = [beside.submit(weights_sha256, each) for each in weights]
+        scores = _scores(setups, results, tests) if due else [{} for _ in setups]
+    found = [sha256.result() for sha256 in hashes]
+    return list(map(_line, setups, results, tests, scores, found))
+
+
+def _scores(
+    setups: Sequence[Setup],
+    results: Sequence[RoundResult],
+    tests: Sequence[Mapping[str, TestSet]],
+) -> list[dict[str, dict[str, float]]]:
+    """What each run scores on each split, or nothing."""
+    scores: list[dict[str, dict[str, float]]] = [{} for _ in setups]
+    alike: dict[tuple[str, int], list[int]] = {}  # the runs that are judged by the same examples
+    for i, (setup, result) in enumerate(zip(setups, results, strict=True)):
+        for split, test in tests[i].items():
+            if not _is_local(setup, result):
+                alike.setdefault((split, id(test.x)), []).append(i)
+            elif result.ids:
+                scores[i][split] = evaluate_cohort(setup, result, test)
+    for (split, _), runs in alike.items():
+        servers = [results[i].server for i in runs]
+        found = evaluate_together(setups[runs[0]], servers, tests[runs[0]][split])
+        for i, score in zip(runs, found, strict=True):
+            scores[i][split] = score
+    return scores
+
+
+def _line(
+    setup: Setup,
+    result: RoundResult,
+    tests: Mapping[str, TestSet],
+    scores: Mapping[str, Mapping[str, float]],
+    sha256: str,
+) -> Record:
+    numbers: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
+    for split, test in tests.items():
+        found = scores.get(split, {})
+        numbers |= {f"{split}_{m}": _number(found.get(m)) for m in ("loss", *test.metrics)}
+    among = setup.available(result.round)
+    return {
+        "round": result.round,
+        **numbers,
+        "tested": ("cohort" if _is_local(setup, result) else "global") if scores else None,
+        "train_loss": _number(_train_loss(result)),
+        "clients": result.ids,
+        "dropped": result.dropped,
+        "absent": result.absent,
+        "late": result.late,
+        "corrupted": result.corrupted,
+        **({} if isinstance(among, range) else {"available": len(among)}),
+        "update_norm": result.update_norm,
+        "bytes_up": result.bytes_up,
+        "bytes_down": result.bytes_down,
+        "weights_sha256": sha256,
+    }
+
+
+def weights_sha256(weights: Tree) -> str:
+    """A fingerprint of names, dtypes, shapes and every bit of the values."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        value = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _forward(setup: Setup, params: Tree, buffers: Tree, x: Inputs) -> Output:
+    return setup.task.forward(params, x, buffers=buffers, train=False)[0]
+
+
+def _batch_size(setup: Setup) -> int:
+    """On a CPU, so few images that what convolutions make of them stays in its caches."""
+    return 100 if setup.device.type == "cpu" and setup.model.has_convolutions else 2000
+
+
+def _is_local(setup: Setup, result: RoundResult) -> bool:
+    """Whether each client has buffers of its own, so that there is no global model."""
+    return setup.buffers == "local" and bool(result.server.buffers)
+
+
+def _on_host(weights: Tree) -> Tree:
+    return tree.map(lambda x: x.cpu(), weights)
+
+
+def _train_loss(result: RoundResult) -> float | None:
+    """The mean over the clients that entered the round."""
+    kept = [k for k, i in enumerate(result.ids) if i not in result.dropped]
+    return result.losses[kept].double().mean().item() if kept else None
+
+
+def _number(value: float | None) -> float | None:
+    """A finite number, or None: JSON knows no other."""
+    return value if value is not None and math.isfinite(value) else None

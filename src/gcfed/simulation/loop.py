@@ -1,0 +1,141 @@
+"""Runs: round after round, as a generator; evaluation, logging and stopping are its consumer's."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from gcfed.core import keys
+from gcfed.core.batches import BatchPlan
+from gcfed.errors import DivergedError, InputError
+from gcfed.simulation.round import PartialMean, conclude, prepare, receive
+from gcfed.simulation.setup import Setup
+from gcfed.simulation.snapshot import Beginning, RoundResult, Snapshot, start
+
+Position = RoundResult | Snapshot | Beginning
+"""Where a run stands between two rounds."""
+
+
+class Drawn(NamedTuple):
+    """Who takes part in a round and on what, and who was drawn too and never answers."""
+
+    plans: dict[int, BatchPlan]
+    absent: list[int]
+
+    @classmethod
+    def of(cls, setup: Setup, t: int) -> "Drawn":
+        ids = setup.sample(t)
+        absent = [k for k in ids if setup.fate(t, k).absent]
+        return cls({k: setup.plan(t, k) for k in ids if k not in absent}, absent)
+
+
+class Draws:
+    """What runs draw, round by round; the next round can be drawn while an accelerator works."""
+
+    def __init__(self, setups: Sequence[Setup]) -> None:
+        self._setups = setups
+        self._ahead: dict[tuple[int, int], Drawn] = {}
+
+    def of(self, run: int, t: int) -> Drawn:
+        return self._ahead.pop((run, t), None) or Drawn.of(self._setups[run], t)
+
+    def look_ahead(self, runs: Iterable[int], t: int) -> None:
+        if t < self._setups[0].schedule.rounds:
+            self._ahead = {(i, t): Drawn.of(self._setups[i], t) for i in runs}
+
+
+def simulate(
+    setup: Setup, after: RoundResult | Snapshot | None = None, *, keep_uploads: bool = True
+) -> Iterator[RoundResult]:
+    """Yield the rounds of a run, from the first or from the one that follows ``after``."""
+    resumed = None if after is None else [after]
+    for outcomes in simulate_together([setup], resumed, keep_uploads=keep_uploads):
+        (outcome,) = outcomes.values()
+        if isinstance(outcome, DivergedError):
+            raise outcome
+        yield outcome
+
+
+def simulate_together(
+    setups: Sequence[Setup],
+    after: Sequence[RoundResult | Snapshot] | None = None,
+    *,
+    keep_uploads: bool = True,
+) -> Iterator[dict[int, RoundResult | DivergedError]]:
+    """Yield the rounds of several runs, all of whose clients an engine is given at once.
+
+    Each round comes as the outcomes by run; a run that diverges has an error as its last, and the
+    others go on without it.
+    """
+    if len({(setup.chosen.engine, setup.schedule.rounds) for setup in setups}) != 1:
+        raise InputError("runs go together with the same engine for the same number of rounds")
+    first = after[0].round + 1 if after else 0
+    states: dict[int, Position] = dict(enumerate(after or map(start, setups)))
+    draws = Draws(setups)
+    for t in range(first, setups[0].schedule.rounds):
+        while True:
+            try:
+                outcomes = _round(setups, states, t, draws, keep_uploads)
+                break
+            except torch.OutOfMemoryError as error:
+                setups = _in_smaller_chunks(setups, error)
+        yield outcomes
+        states = {i: o for i, o in outcomes.items() if isinstance(o, RoundResult)}
+        if not states:
+            return
+
+
+def _round(
+    setups: Sequence[Setup],
+    states: Mapping[int, Position],
+    t: int,
+    draws: Draws,
+    keep_uploads: bool,
+) -> dict[int, RoundResult | DivergedError]:
+    """Round ``t`` of every run that goes on, chunk by chunk of their cohorts."""
+    clients = {i: at.clients for i, at in states.items()}
+    drawn = {i: draws.of(i, t) for i in states}
+    chunks = {i: setups[i].chunks(list(drawn[i].plans)) for i in states}
+    blocks: dict[int, list[PartialMean]] = {i: [] for i in states}
+    outcomes: dict[int, RoundResult | DivergedError] = {}
+    count = max(map(len, chunks.values()))
+    for c in range(count):
+        going = [i for i in states if i not in outcomes and c < len(chunks[i])]
+        ids = {i: chunks[i][c] for i in going}
+        plans = {i: [drawn[i].plans[k] for k in ids[i]] for i in going}
+        jobs = [
+            prepare(setups[i], states[i].server, clients[i], t, ids[i], plans[i]) for i in going
+        ]
+        with keys.untouched(), setups[0].arithmetic():
+            trained = setups[0].chosen.engine(jobs) if jobs else []
+        if c + 1 == count:
+            draws.look_ahead(states, t + 1)
+        for i, job, work in zip(going, jobs, trained, strict=True):
+            run = (setups[i], states[i].server, clients[i], t)
+            try:
+                block, clients[i] = receive(*run, ids[i], job, work, keep_uploads=keep_uploads)
+                blocks[i].append(block)
+            except DivergedError as error:
+                outcomes[i] = error
+    for i in states.keys() - outcomes.keys():
+        try:
+            at = states[i].server
+            outcomes[i] = conclude(setups[i], at, clients[i], t, blocks[i], drawn[i].absent)
+        except DivergedError as error:
+            outcomes[i] = error
+    return {i: outcomes[i] for i in states}
+
+
+def _in_smaller_chunks(setups: Sequence[Setup], error: Exception) -> list[Setup]:
+    """The same runs with half as many clients at once; one at a time cannot be halved."""
+    size = setups[0].chunk or setups[0].schedule.cohort_size
+    if size == 1:
+        raise error
+    if close := getattr(setups[0].chosen.engine, "close", None):
+        close()
+    torch.cuda.empty_cache()
+    half = -(-size // 2)
+    warnings.warn(f"memory is short: {half} clients at once instead of {size}", stacklevel=3)
+    return [replace(setup, chunk=half) for setup in setups]

@@ -1,0 +1,213 @@
+"""Laws that every algorithm obeys, each tried on a tiny federation in float64.
+
+``check(MyAlgorithm())`` says in sentences which of them a new algorithm breaks.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from inspect import isfunction
+from typing import Any
+
+import torch
+from torch import nn
+
+from gcfed.algorithms import GCFed
+from gcfed.core import keys, tree
+from gcfed.core.algorithm import Algorithm, Chain, chain, parts
+from gcfed.core.memory import Store
+from gcfed.core.model import Model
+from gcfed.core.optimizer import SGD
+from gcfed.core.tree import State
+from gcfed.core.types import ServerContext
+from gcfed.data.federated import FederatedData
+from gcfed.data.partitions.partition import Partition
+from gcfed.engines import Engine, sequential, vectorized
+from gcfed.simulation.loop import simulate
+from gcfed.simulation.round import NonFiniteUpdateError, run_round
+from gcfed.simulation.setup import Schedule, Setup
+from gcfed.simulation.snapshot import RoundResult, start
+
+HOOKS = [name for name, hook in vars(Algorithm).items() if isfunction(hook) and name[0] != "_"]
+
+
+class LawBroken(AssertionError):  # noqa: N818 (a law is broken; nothing erred)
+    """Which law an algorithm breaks, and by how much."""
+
+
+def check(algorithm: Algorithm) -> list[str]:
+    """A sentence for each law that ``algorithm`` breaks."""
+    broken: list[str] = []
+    for law in LAWS:
+        try:
+            law(algorithm)
+        except LawBroken as error:
+            broken.append(str(error))
+        except Exception as error:
+            broken.append(f"{law.__name__} cannot be tried: {type(error).__name__}: {error}")
+    return broken
+
+
+def engines_agree(algorithm: Algorithm) -> None:
+    """Ragged clients come out alike one by one, and padded and mapped."""
+    one, all_ = (_run(algorithm, engine) for engine in (sequential, vectorized))
+    _compare("the engines disagree", _outcome(one), _outcome(all_))
+
+
+def composes_with_gcfed(algorithm: Algorithm) -> None:
+    try:
+        one, all_ = (_run(algorithm + GCFed(), engine) for engine in (sequential, vectorized))
+    except Exception as error:
+        raise LawBroken(f"it does not run before GC-Fed: {error}") from error
+    _compare("before GC-Fed, the engines disagree", _outcome(one), _outcome(all_))
+
+
+def fedavg_is_its_identity(algorithm: Algorithm) -> None:
+    """Beside FedAvg it is itself, and as a link of a chain it does what it does alone."""
+    if not chain(Algorithm(), algorithm) == chain(algorithm, Algorithm()) == algorithm:
+        raise LawBroken("chained with FedAvg, it is not equal to itself: is it a frozen dataclass?")
+    link = _run(Chain((Algorithm(), *parts(algorithm), Algorithm())))
+    alone = _run(algorithm)
+    _compare("as a link of a chain, it differs", link.server.params, alone.server.params, 1e-12)
+
+
+def hooks_leave_their_arguments(algorithm: Algorithm) -> None:
+    watched = copy.copy(algorithm)
+    for name in HOOKS:
+        if name != "receive":  # it runs under vmap, where nothing can be compared
+            object.__setattr__(watched, name, _watch(getattr(algorithm, name)))
+    result = _run(watched)
+    server, key = result.server, keys.key(0)
+    ctx = ServerContext(server.params, server.state, {}, 1, key, cohort_size=3, num_clients=6)
+    _watch(algorithm.receive)(tree.take(result.uploads, 0), _kept(result.clients.rows, result), ctx)
+
+
+def same_seed_same_bits(algorithm: Algorithm) -> None:
+    first, again = _run(algorithm, vectorized), _run(algorithm, vectorized)
+    _compare("run twice with one seed, it differs", _outcome(first), _outcome(again), 0.0)
+
+
+def order_of_a_cohort_is_no_matter(algorithm: Algorithm) -> None:
+    setup, servers = _setup(algorithm, vectorized), []
+    for ids in ([1, 2, 4], [4, 1, 2]):
+        first = run_round(setup, *start(setup), 0, ids)
+        servers.append(run_round(setup, first.server, first.clients, 1, ids).server)
+    _compare("the order of a cohort matters", servers[0], servers[1])
+
+
+def what_is_kept_keeps_its_shape(algorithm: Algorithm) -> None:
+    """State, memory and rows: the same names, shapes and dtypes as at the start."""
+    result, params = _run(algorithm), _federation()[0].params
+    memory, row = (_kept(s, result) for s in (result.clients.memory, result.clients.rows))
+    for what, before, after in (
+        ("the server's state", algorithm.init_server(params), result.server.state),
+        ("a client's memory", algorithm.init_client(params), memory),
+        ("the row of a client", algorithm.init_row(params), row),
+    ):
+        old, new = _shapes(before), _shapes(after)
+        if old != new:
+            raise LawBroken(f"{what} began as {old} and became {new}")
+
+
+def stays_finite(algorithm: Algorithm) -> None:
+    try:
+        result = _run(algorithm)
+    except NonFiniteUpdateError as error:
+        raise LawBroken(f"{error} on a small smooth problem") from error
+    for name, x in tree.leaves((result.server, result.uploads)):
+        if not x.isfinite().all():
+            raise LawBroken(f"{int((~x.isfinite()).sum())} numbers of {name} are not finite")
+
+
+def docstring_has_its_parts(algorithm: Algorithm) -> None:
+    for part in parts(algorithm):
+        doc, name = type(part).__doc__ or "", type(part).__name__
+        wanted = {
+            "its equations (.. math::)": ".. math::" in doc or ":math:" in doc,
+            "its source (et al., a year)": "et al. (" in doc,
+            "a link to it": "https://" in doc,
+            "its departures (Departures: ...)": "Departures: " in doc,
+            "a first line that is a sentence": doc.split("\n")[0].endswith("."),
+        }
+        missing = [what for what, there in wanted.items() if not there]
+        if missing:
+            raise LawBroken(f"the docstring of {name} lacks {', '.join(missing)}")
+
+
+LAWS: tuple[Callable[[Algorithm], None], ...] = (
+    engines_agree,
+    composes_with_gcfed,
+    fedavg_is_its_identity,
+    hooks_leave_their_arguments,
+    same_seed_same_bits,
+    order_of_a_cohort_is_no_matter,
+    what_is_kept_keeps_its_shape,
+    stays_finite,
+    docstring_has_its_parts,
+)
+
+
+@cache
+def _federation() -> tuple[Model, FederatedData]:
+    """Six clients of 2 to 12 examples, three classes, a small convolutional net."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
+        x, y = torch.randn(39, 1, 3, 3, dtype=torch.float64), torch.randint(0, 3, (39,))
+    parts = torch.split(torch.arange(39), [2, 5, 9, 4, 7, 12])
+    return Model(net.double()), FederatedData(x, y, Partition.of(parts), 3)
+
+
+def _setup(algorithm: Algorithm, engine: Engine = sequential) -> Setup:
+    model, data = _federation()
+    return Setup(
+        algorithm=algorithm,
+        model=model,
+        data=data,
+        optimizer=SGD(0.05, momentum=0.9, weight_decay=1e-3),
+        schedule=Schedule(rounds=2, cohort_size=3, epochs=1, batch_size=4, fill="none"),
+        engine=engine,
+    )
+
+
+def _run(algorithm: Algorithm, engine: Engine = sequential) -> RoundResult:
+    *_, result = simulate(_setup(algorithm, engine))
+    return result
+
+
+def _outcome(result: RoundResult) -> tuple[Any, ...]:
+    return result.server, result.uploads, result.losses
+
+
+def _kept(store: Store[State], result: RoundResult) -> State:
+    """What a store holds of the first client of a round."""
+    return tree.take(store.gather(result.ids[:1], dict, torch.device("cpu")), 0)
+
+
+def _shapes(value: Any) -> dict[str, str]:
+    return {path: f"{x.dtype} {list(x.shape)}" for path, x in tree.leaves(value)}
+
+
+def _compare(broken: str, a: Any, b: Any, tolerance: float = 1e-9) -> None:
+    if _shapes(a) != _shapes(b):
+        raise LawBroken(f"{broken}: {_shapes(a)} is not {_shapes(b)}")
+    for (path, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True):
+        gap = (x - y).abs().nan_to_num(torch.inf).max().item() if x.numel() else 0.0
+        if gap > tolerance:
+            raise LawBroken(f"{broken}: by {gap:.1e} in {path}")
+
+
+def _watch(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        before = [(path, x.clone()) for path, x in tree.leaves(args)]
+        out = hook(*args)
+        after = list(tree.leaves(args))
+        if [path for path, _ in before] != [path for path, _ in after]:
+            raise LawBroken(f"{hook.__name__} adds to an argument or takes from it")
+        for (path, old), (_, new) in zip(before, after, strict=True):
+            if not torch.equal(old, new):
+                gap = (old - new).abs().max().item()
+                raise LawBroken(f"{hook.__name__} changes an argument, {path}, by {gap:.1e}")
+        return out
+
+    return call
