@@ -23,12 +23,12 @@ def rounds(setup: Setup, module: nn.Module) -> Iterator[nn.Module]:
     assert isinstance(x, Tensor)
     while True:
         total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-        cohort = setup.sample(t)
+        cohort = setup.population.sample(t)
         for client in cohort:
             local.load_state_dict(model.state_dict())
             local.train()
             optimizer = torch.optim.SGD(local.parameters(), setup.lr(t), **_settings(setup))
-            for index in setup.plan(t, client):
+            for index in setup.population.plan(t, client):
                 index = index.to(device)
                 images = x[index]
                 if isinstance(transform, ImageTransform):

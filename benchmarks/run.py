@@ -61,7 +61,7 @@ def plain_rounds(workload: Workload, data: Dataset) -> Iterator[int]:
     for t, model in enumerate(plain.rounds(setup, workload.module(data))):
         if (t + 1) % workload.evaluate_every == 0:
             plain.accuracy(model, data)
-        yield sum(setup.plan(t, i).index.size for i in setup.sample(t))
+        yield sum(setup.population.plan(t, i).index.size for i in setup.population.sample(t))
 
 
 def gcfed_rounds(
@@ -71,14 +71,16 @@ def gcfed_rounds(
     schedules = [replace(first.schedule, seed=seed) for seed in range(options.seeds)]
     setups = [replace(first, schedule=schedule) for schedule in schedules]
     test = TestSet(*data.test)
-    for outcomes in simulate_together(setups, keep_uploads=False):
+    for outcomes in simulate_together([replace(setup, keep=frozenset()) for setup in setups]):
         samples = 0
         for i, result in outcomes.items():
             if isinstance(result, Exception):
                 raise result
             if (result.round + 1) % workload.evaluate_every == 0:
                 evaluate(setups[i], result.server, test)
-            samples += sum(setups[i].plan(result.round, k).index.size for k in result.ids)
+            samples += sum(
+                setups[i].population.plan(result.round, k).index.size for k in result.ids
+            )
         yield samples
 
 

@@ -240,7 +240,10 @@ def test_cohorts_are_drawn_from_who_is_there(sampler, make_setup):
     setup = make_setup(Algorithm(), availability=Sessions(on=2, off=3), **changes)
     sizes = set()
     for t in range(60):
-        there, cohort = set(np.asarray(setup.available(t)).tolist()), setup.sample(t)
+        there, cohort = (
+            set(np.asarray(setup.population.available(t)).tolist()),
+            setup.population.sample(t),
+        )
         if sampler.startswith("cyclic"):
             there = {i for i in there if i % 2 == t // 3 % 2}
         assert set(cohort) <= there and cohort == sorted(set(cohort))
@@ -254,8 +257,10 @@ def test_where_everyone_is_there_nothing_changes(sampler, make_setup):
     changes = {"sampler": SAMPLERS.parse(sampler), "cohort_size": 3}
     plain = make_setup(Algorithm(), **changes)
     everyone = make_setup(Algorithm(), availability=Daily(least=1, most=1), **changes)
-    assert not isinstance(everyone.available(0), range)
-    assert [plain.sample(t) for t in range(50)] == [everyone.sample(t) for t in range(50)]
+    assert not isinstance(everyone.population.available(0), range)
+    assert [plain.population.sample(t) for t in range(50)] == [
+        everyone.population.sample(t) for t in range(50)
+    ]
 
 
 @pytest.mark.usefixtures("float32")
@@ -269,7 +274,7 @@ def test_where_everyone_is_there_nothing_changes(sampler, make_setup):
 )
 def test_cohorts_are_those_from_before_there_was_a_choice(sampler, cohorts):
     setup = build(tiny(sampler=sampler)).setup
-    assert [setup.sample(t) for t in range(4)] == cohorts
+    assert [setup.population.sample(t) for t in range(4)] == cohorts
 
 
 def test_all_who_are_there_are_as_likely(make_setup, trace):
@@ -277,7 +282,7 @@ def test_all_who_are_there_are_as_likely(make_setup, trace):
     setup = make_setup(
         Algorithm(), availability=Trace(path=trace("client,from,to\n" + rows)), cohort_size=2
     )
-    drawn = np.bincount([i for t in range(3000) for i in setup.sample(t)], minlength=10)
+    drawn = np.bincount([i for t in range(3000) for i in setup.population.sample(t)], minlength=10)
     assert drawn[[1, 4, 5, 8]] / 3000 == pytest.approx([0.5] * 4, abs=0.04)
     assert drawn.sum() == 6000 and drawn[[0, 2, 3, 6, 7, 9]].sum() == 0
 
@@ -288,7 +293,7 @@ def test_the_more_examples_the_likelier_among_who_is_there(make_setup, data, tra
     changes = {"sampler": SAMPLERS.parse("examples"), "cohort_size": 1}
     setup = make_setup(Algorithm(), availability=Trace(path=path), **changes)
     assert data.num_examples([2, 7]).tolist() == [17, 40]
-    drawn = [setup.sample(t) for t in range(3000)]
+    drawn = [setup.population.sample(t) for t in range(3000)]
     assert drawn.count([7]) / 3000 == pytest.approx(40 / 57, abs=0.03)
     assert drawn.count([2]) + drawn.count([7]) == 3000
 
@@ -297,7 +302,7 @@ def test_the_more_examples_the_likelier_among_who_is_there(make_setup, data, tra
 def test_nobody_can_be_drawn(sampler, make_setup, trace):
     availability = Trace(path=trace("client,from,to\n2,5,6\n"))
     setup = make_setup(Algorithm(), availability=availability, sampler=SAMPLERS.parse(sampler))
-    assert [setup.sample(t) for t in range(7)] == [[]] * 5 + [[2]] + [[]]
+    assert [setup.population.sample(t) for t in range(7)] == [[]] * 5 + [[2]] + [[]]
 
 
 def test_a_sampler_is_asked_only_where_somebody_is_there(make_setup, trace):
@@ -306,7 +311,7 @@ def test_a_sampler_is_asked_only_where_somebody_is_there(make_setup, trace):
         availability=Trace(path=trace("client,from,to\n2,5,6\n")),
         sampler=lambda parts, among, size, t, rng: np.array([among[0]]),
     )
-    assert [setup.sample(t) for t in (4, 5, 6)] == [[], [2], []]
+    assert [setup.population.sample(t) for t in (4, 5, 6)] == [[], [2], []]
 
 
 def test_rounds_with_few_and_with_nobody(make_setup, trace):
@@ -372,7 +377,7 @@ def test_the_engines_agree(availability, make_setup, workers, close):
         for other in others:
             assert (first.ids, first.absent, first.late) == (other.ids, other.absent, other.late)
             close(first.server, other.server)
-    cohorts = [len(setups[0].sample(t)) for t in range(5)]
+    cohorts = [len(setups[0].population.sample(t)) for t in range(5)]
     assert min(cohorts) < 5 and len(set(cohorts)) > 1
 
 
@@ -387,7 +392,7 @@ def test_seeds_together_are_seeds_alone(make_setup, net, close, trace):
     for t, together in enumerate(simulate_together(setups)):
         for setup, result in zip(setups, together.values(), strict=True):
             alone = next(itertools.islice(simulate(setup), t, None))
-            assert result.ids == alone.ids == setup.sample(t)
+            assert result.ids == alone.ids == setup.population.sample(t)
             close(result.server, alone.server, tolerance=1e-12)
     assert result.ids == []
 
@@ -398,8 +403,8 @@ def test_it_leaves_faults_and_batches_alone(make_setup):
     varied = make_setup(Algorithm(), faults=faults, availability=Sessions())
     for t in range(5):
         for client in range(10):
-            assert plain.fate(t, client) == varied.fate(t, client)
-        assert np.array_equal(plain.plan(t, 3).index, varied.plan(t, 3).index)
+            assert plain.population.fate(t, client) == varied.population.fate(t, client)
+        assert np.array_equal(plain.population.plan(t, 3).index, varied.population.plan(t, 3).index)
 
 
 # configs, runs and the command line

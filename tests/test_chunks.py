@@ -104,5 +104,5 @@ def test_nonsense_is_refused(make_setup):
 
 def test_a_round_by_hand_is_one_chunk(make_setup, close):
     setup = make_setup(Algorithm(), chunk=1, engine=sequential)
-    one = run_round(setup, *start(setup), 0, setup.sample(0))
+    one = run_round(setup, *start(setup), 0, setup.population.sample(0))
     close(next(iter(simulate(setup))).server, one.server, 1e-12)

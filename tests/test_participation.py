@@ -15,7 +15,7 @@ from gcfed.population.samplers import SAMPLERS, cyclic, examples
 
 def cohorts(make_setup, rounds=40, **changes):
     setup = make_setup(Algorithm(), **changes)
-    return [setup.sample(t) for t in range(rounds)]
+    return [setup.population.sample(t) for t in range(rounds)]
 
 
 @pytest.mark.parametrize("name", list(SAMPLERS))
@@ -57,7 +57,7 @@ def test_faults_are_a_clients_own(make_setup):
 def test_absent_clients_leave_the_round_as_though_not_drawn(make_setup, close):
     setup = make_setup(parse("scaffold"), faults=Faults(dropout=0.5), cohort_size=6, rounds=3)
     for result in simulate(setup):
-        drawn = setup.sample(result.round)
+        drawn = setup.population.sample(result.round)
         assert sorted(result.ids + result.absent) == drawn and result.absent
         line = record(setup, result)
         assert line["absent"] == result.absent and line["clients"] == result.ids
@@ -79,7 +79,7 @@ def test_stragglers_take_a_share_of_their_steps(engine, make_setup, close):
     late = make_setup(Algorithm(), faults=faults, engine=engine, rounds=1)
     whole = make_setup(Algorithm(), engine=engine, rounds=1)
     for client in range(10):
-        full, cut = whole.plan(0, client), late.plan(0, client)
+        full, cut = whole.population.plan(0, client), late.population.plan(0, client)
         assert len(cut) == max(1, round(len(full) / 2))
         assert all(torch.equal(a, b) for a, b in zip(cut, full, strict=False))
     result = next(iter(simulate(late)))
@@ -126,5 +126,5 @@ def test_faults_leave_the_batches_and_cohorts_alone(make_setup, data):
     )
     assert isinstance(data, FederatedData)
     for t in range(5):
-        assert plain.sample(t) == faulty.sample(t)
-        assert np.array_equal(plain.plan(t, 3).index, faulty.plan(t, 3).index)
+        assert plain.population.sample(t) == faulty.population.sample(t)
+        assert np.array_equal(plain.population.plan(t, 3).index, faulty.population.plan(t, 3).index)

@@ -106,7 +106,7 @@ def drawn(**changes):
     return {
         "partition": [setup.data.parts[k].tolist() for k in range(10)],
         "weights": weights_sha256(start(setup).server.params),
-        "cohorts": [setup.sample(t) for t in range(5)],
+        "cohorts": [setup.population.sample(t) for t in range(5)],
         "batches": orders(setup),
     }
 

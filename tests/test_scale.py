@@ -67,19 +67,18 @@ def test_work_counts_what_is_computed():
     assert work.numbers < 10**6 + 100
 
 
-@pytest.mark.parametrize("ask", ["sample", "num_examples", "label_counts", "weights", "plan"])
+@pytest.mark.parametrize("ask", ["sample", "num_examples", "label_counts", "plan"])
 def test_a_cohort_costs_the_same_of_a_thousand_clients_and_of_a_million(make_setup, ask):
     spent = []
     for num_clients in (1_000, 1_000_000):
         setup = of_clients(make_setup, num_clients)
-        ids = setup.sample(0)
+        ids = setup.population.sample(0)
         assert max(ids) > num_clients // 2  # the whole population is drawn from
         work = {
-            "sample": lambda s=setup: s.sample(1),
+            "sample": lambda s=setup: s.population.sample(1),
             "num_examples": lambda s=setup, i=ids: s.data.num_examples(i),
             "label_counts": lambda s=setup, i=ids: s.data.label_counts(i),
-            "weights": lambda s=setup, i=ids: s.weights(i),
-            "plan": lambda s=setup, i=ids: [s.plan(0, k) for k in i],
+            "plan": lambda s=setup, i=ids: [s.population.plan(0, k) for k in i],
         }[ask]
         work()  # what is made once is made
         with Work() as counted:
@@ -106,7 +105,7 @@ def test_a_round_costs_the_same_of_a_thousand_clients_and_of_a_million(make_setu
 
 def test_a_cohort_of_one_million_has_no_one_twice(make_setup):
     setup = of_clients(make_setup, 1_000_000)
-    cohorts = [setup.sample(t) for t in range(200)]
+    cohorts = [setup.population.sample(t) for t in range(200)]
     assert all(len(set(ids)) == 4 for ids in cohorts)
     mean = np.mean(cohorts)
     assert abs(mean - 500_000) < 4 * 288_675 / np.sqrt(800)

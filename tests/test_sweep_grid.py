@@ -154,7 +154,9 @@ def test_bad_devices(tmp_path):
 def test_examples_are_those_that_clients_see(changes):
     """On average over clients, which is the expectation over uniform cohorts."""
     setup = build(tiny(**changes)).setup
-    seen = [setup.plan(0, client).sizes.sum() for client in range(setup.data.num_clients)]
+    seen = [
+        setup.population.plan(0, client).sizes.sum() for client in range(setup.data.num_clients)
+    ]
     sizes = setup.data.parts.sizes.numpy()
     found = examples_a_round(setup.schedule, sizes)
     tolerance = 0.15 if "steps" in changes and "fill" in changes else 1e-9

@@ -59,7 +59,7 @@ def test_compilation_takes_place(lineup, close):
 def test_active_clients_are_a_prefix(make_setup):
     setup = make_setup(parse("fedavg"))
     lineup = Lineup.of([prepare(setup, *start(setup), 0, [0, 7, 4])])
-    steps = [len(setup.plan(0, i)) for i in (0, 7, 4)]
+    steps = [len(setup.population.plan(0, i)) for i in (0, 7, 4)]
     assert lineup.steps == sorted(steps, reverse=True)
     assert [lineup.active(t) for t in range(lineup.steps[0] + 1)] == [
         sum(n > t for n in steps) for t in range(lineup.steps[0] + 1)

@@ -37,7 +37,7 @@ def export(workload: Workload, data: Dataset, folder: Path) -> None:
     rows = [filled(part.numpy(), workload.batch_size) for part in parts]
     np.save(folder / "rows.npy", np.concatenate(rows))
     np.save(folder / "ends.npy", np.cumsum([len(own) for own in rows]))
-    np.save(folder / "cohorts.npy", np.array([setup.sample(t) for t in range(ROUNDS)]))
+    np.save(folder / "cohorts.npy", np.array([setup.population.sample(t) for t in range(ROUNDS)]))
     np.savez(folder / "weights.npz", **{n: p.numpy() for n, p in setup.model.params.items()})
     few = data.test.take(torch.arange(8))
     np.save(folder / "logits.npy", predict(setup, start(setup).server, few.x).logits.numpy())

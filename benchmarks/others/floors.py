@@ -86,7 +86,14 @@ def here() -> tuple[float, float]:
 def steps(workload: Workload, data: Dataset, rounds: int = 50) -> float:
     """Steps a round, all clients together, on average."""
     setup = workload.setup("fedavg", data, "sequential", "auto")
-    return sum(len(setup.plan(t, i)) for t in range(rounds) for i in setup.sample(t)) / rounds
+    return (
+        sum(
+            len(setup.population.plan(t, i))
+            for t in range(rounds)
+            for i in setup.population.sample(t)
+        )
+        / rounds
+    )
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def plain_rounds(workload: Workload, data: Dataset) -> Iterator[float]:
 def gcfed_rounds(workload: Workload, data: Dataset, engine: str) -> Iterator[float]:
     setup, accuracy = workload.setup("fedavg", data, engine, "auto"), 0.0
     test = TestSet(*data.test)
-    for result in simulate(setup, keep_uploads=False):
+    for result in simulate(replace(setup, keep=frozenset())):
         if (result.round + 1) % workload.evaluate_every == 0:
             accuracy = evaluate(setup, result.server, test)["accuracy"]
         yield accuracy

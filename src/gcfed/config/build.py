@@ -119,6 +119,7 @@ def build(
         sampler=SAMPLERS.parse(config.sampler),
         faults=FAULTS.parse(config.faults)(),
         initial=model.params,
+        keep=frozenset(),
     )
     _try_model(setup, dataset)
     metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})

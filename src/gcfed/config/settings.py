@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gcfed.core.batches import Fill
 from gcfed.core.optimizer import SGD, AdamW, Optimizer
+from gcfed.core.schedule import LrSchedule, OnNonfinite, Schedule, Weighting
+from gcfed.core.server import BufferPolicy
 from gcfed.data.partitions.ways import PARTITIONS, dirichlet
 from gcfed.engines import Precision
 from gcfed.errors import InputError, unknown
-from gcfed.simulation.setup import BufferPolicy, LrSchedule, OnNonfinite, Schedule, Weighting
 
 
 def _key(default: Any, description: str, **limits: Any) -> Any:

@@ -1,9 +1,11 @@
 """Which examples a client sees at which step, and the batches made of them."""
 
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.types import Batch, Examples
+from gcfed.errors import InputError
 
 Fill = Literal["repeat", "none"]
 """Whether a client's first examples are repeated until every batch is full."""
@@ -74,11 +77,39 @@ def plan(
     return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps])
 
 
+class DataHandle:
+    """Refers to examples by a name: pickled, it is the name alone.
+
+    The process that made a handle finds the examples at once.  Another process that is sent one
+    must have made a handle of its own copy, under the same name, and keep it.
+    """
+
+    def __init__(self, examples: Examples, name: str | None = None) -> None:
+        self.examples, self.name = examples, name or secrets.token_hex(8)
+        _HANDLES[self.name] = self
+
+    def __reduce__(self) -> tuple[Callable[[str], "DataHandle"], tuple[str]]:
+        return find_handle, (self.name,)
+
+
+_HANDLES: "WeakValueDictionary[str, DataHandle]" = WeakValueDictionary()
+
+
+def find_handle(name: str) -> DataHandle:
+    """The handle of this process that has a name."""
+    if name not in _HANDLES:
+        raise InputError(
+            f"this process does not hold the examples {name}: before it is given work, it makes "
+            f"DataHandle(examples, {name!r}) and keeps it"
+        )
+    return _HANDLES[name]
+
+
 @dataclass(frozen=True)
 class Batches:
     """The batches of a cohort, client by client or all clients at once."""
 
-    data: Examples
+    data: DataHandle
     plans: Sequence[BatchPlan]
 
     @property
@@ -110,13 +141,14 @@ class Batches:
             index[:, k] = plan.index[0, 0]
             index[: len(plan), k, : plan.index.shape[1]] = plan.index[:num_steps]
             sizes[: len(plan), k] = plan.sizes[:num_steps]
-        device = self.data.y.device
+        device = self.data.examples.y.device
         rows, real = torch.from_numpy(index).to(device), torch.from_numpy(sizes).to(device)
         mask = torch.arange(width, device=device) < real[..., None]
         for t in range(num_steps):
             yield self._batch(rows[t], mask[t])
 
     def _batch(self, index: Tensor, mask: Tensor) -> Batch:
-        index = index.to(self.data.y.device)
-        x, y = tree.map(lambda v: v[index], self.data.x), self.data.y[index]
+        examples = self.data.examples
+        index = index.to(examples.y.device)
+        x, y = tree.map(lambda v: v[index], examples.x), examples.y[index]
         return Batch(x, y, mask.to(y.device))

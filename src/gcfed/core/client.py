@@ -1,6 +1,6 @@
 """One client's work, as pure functions that an engine maps over clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from torch.func import grad
 
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
-from gcfed.core.batches import Batches
+from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
 from gcfed.core.tree import State, Tree
@@ -42,6 +42,36 @@ class Client(NamedTuple):
     key: Tensor
 
 
+def cohort_of(
+    anchor: Tree,
+    message: State,
+    *,
+    lr: float,
+    t: int,
+    memory: State,
+    buffers: Tree,
+    label_counts: Tensor,
+    num_examples: Tensor,
+    plans: Sequence[BatchPlan],
+    key: Tensor,
+) -> Client:
+    """The clients of a round, stacked: what all received, and what each has of its own."""
+    like, n = next(iter(anchor.values())), len(plans)
+    device, counts = like.device, torch.promote_types(like.dtype, torch.float32)
+    return Client(
+        anchor=tree.expand(anchor, n),
+        message=tree.expand(message, n),
+        lr=torch.tensor(lr, dtype=counts, device=device).expand(n),
+        round=torch.tensor(t, device=device).expand(n),
+        memory=memory,
+        buffers=buffers,
+        label_counts=label_counts.to(device, counts),
+        num_examples=num_examples.to(device, counts),
+        num_steps=torch.tensor([len(plan) for plan in plans]).to(device, counts),
+        key=key.to(device),
+    )
+
+
 RECEIVED = ("anchor", "message", "lr", "round")
 """What all clients of a run have in common."""
 
@@ -57,11 +87,22 @@ class Progress(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A client as a round leaves it; ``loss`` is the mean over its steps, without penalties."""
+    """A client as a round leaves it; ``loss`` is the mean over its steps, without penalties.
+
+    ``params`` are the weights it ended with, where the task keeps them, and else empty.
+    """
 
     upload: Upload
     buffers: Tree
     loss: Tensor
+    params: Tree
+
+
+class LocalModel(NamedTuple):
+    """The model that a client ended with; those of a cohort are stacked."""
+
+    params: Tree
+    buffers: Tree
 
 
 @dataclass(frozen=True)
@@ -69,7 +110,8 @@ class ClientTask:
     """What all clients of a run do; what each does it with comes in as an argument.
 
     ``compute`` is the dtype the model runs in, its own by default; weights, gradients and losses
-    keep theirs.
+    keep theirs.  ``keep_models`` gives out the weights that clients end with, which nobody needs
+    but those who measure them.
     """
 
     algorithm: Algorithm
@@ -78,6 +120,7 @@ class ClientTask:
     optimizer: Optimizer
     transform: Transform | None = None
     compute: torch.dtype | None = None
+    keep_models: bool = False
 
     def begin(self, client: Client) -> Progress:
         steps = torch.zeros_like(client.num_steps, dtype=torch.int64)
@@ -114,7 +157,8 @@ class ClientTask:
     def finish(self, at: Progress, client: Client) -> Trained:
         ctx = self.context(client, at.steps, client.key)
         upload = self.algorithm.upload(tree.sub(at.params, client.anchor), ctx)
-        return Trained(upload, at.buffers, at.loss / at.steps)
+        kept = at.params if self.keep_models else {}
+        return Trained(upload, at.buffers, at.loss / at.steps, kept)
 
     def forward(
         self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None

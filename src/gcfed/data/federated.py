@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.batches import DataHandle
 from gcfed.core.types import Examples, Inputs
 from gcfed.data.partitions.partition import Partition
 from gcfed.errors import InputError
@@ -43,9 +44,9 @@ class FederatedData:
         return self.num_classes > 0 and self.y.ndim == 1 and self.y.dtype == torch.int64
 
     @cached_property
-    def examples(self) -> Examples:
-        """All examples, without who holds which."""
-        return Examples(self.x, self.y)
+    def handle(self) -> DataHandle:
+        """What work on these examples refers to them by."""
+        return DataHandle(Examples(self.x, self.y))
 
     @property
     def num_clients(self) -> int:

@@ -69,7 +69,7 @@ class Lineup:
 
     def _batches(self) -> Iterator[Batch]:
         width, steps, data = self.width, self.steps[0], self.jobs[0].batches.data
-        if all(job.batches.data.x is data.x for job in self.jobs):
+        if all(job.batches.data.examples.x is data.examples.x for job in self.jobs):
             plans = [plan for job in self.jobs for plan in job.batches.plans]
             yield from Batches(data, [plans[k] for k in self.order]).stacked(width, steps)
             return

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import torch
 
 from gcfed.core import keys
+from gcfed.core.server import Server
 from gcfed.files import write_atomically, write_bytes, write_json
 from gcfed.results.directory import manifests
 from gcfed.runs.client_files import ClientFiles, read_tree
 from gcfed.runs.journal import DamagedError, Mark
 from gcfed.runs.tensor_files import to_bytes
-from gcfed.simulation.snapshot import Clients, Server, Snapshot
+from gcfed.simulation.snapshot import Clients, Snapshot
 
 KEPT = 2
 FORMAT = 1

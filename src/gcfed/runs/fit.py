@@ -81,7 +81,7 @@ def fit(
     )
     experiment = build(make({**settings, **named}, "fit"), given)
     records: list[Record] = []
-    for result in simulate(experiment.setup, first_snapshot(experiment), keep_uploads=False):
+    for result in simulate(experiment.setup, first_snapshot(experiment)):
         records.append(experiment.record(result))
         server = result.server
         if on_round is not None:

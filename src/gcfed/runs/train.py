@@ -126,7 +126,7 @@ def _advance(writers: Sequence[RunWriter], observe: Observer | None) -> None:
     places = [writers[i].snapshot for i in live]
     pace = CheckpointClock(writers[0].experiment.config)
     with stop_request() as request:
-        for outcomes in simulate_together(setups, places, keep_uploads=False) if live else ():
+        for outcomes in simulate_together(setups, places) if live else ():
             lines = _write({writers[live[k]]: outcome for k, outcome in outcomes.items()})
             if observe is not None:
                 observe({i: lines[writers[i]] for i in live if writers[i] in lines})

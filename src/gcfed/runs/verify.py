@@ -75,7 +75,7 @@ def _again(
     live, states = list(range(len(setups))), None
     for chunk, alike in groupby(chunks):
         now = [replace(setups[i], chunk=chunk) for i in live]
-        again = simulate_together(now, states, keep_uploads=False)
+        again = simulate_together(now, states)
         for _, outcomes in zip(alike, again, strict=False):
             found = {live[k]: outcome for k, outcome in outcomes.items()}
             yield found

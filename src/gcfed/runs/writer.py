@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcfed.config.build import Experiment
+from gcfed.core.server import Server
 from gcfed.errors import DivergedError
 from gcfed.files import write_atomically
 from gcfed.results import directory
@@ -16,7 +17,7 @@ from gcfed.runs.disk_memory import delete_spilled, first_snapshot
 from gcfed.runs.folder import RunFolder, about_model, save_module
 from gcfed.runs.journal import Mark
 from gcfed.simulation.evaluation import Record
-from gcfed.simulation.snapshot import RoundResult, Server, Snapshot
+from gcfed.simulation.snapshot import RoundResult, Snapshot
 
 
 class Place(NamedTuple):

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.server import Server
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
 from gcfed.errors import InputError
 from gcfed.kernels.layout import ChannelsLast, channels_last
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.snapshot import RoundResult, Server
+from gcfed.simulation.snapshot import RoundResult
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 """A number for each example, from logits and labels; what is reported is the mean."""
@@ -160,7 +161,7 @@ def _line(
     for split, test in tests.items():
         found = scores.get(split, {})
         numbers |= {f"{split}_{m}": _number(found.get(m)) for m in ("loss", *test.metrics)}
-    among = setup.available(result.round)
+    among = setup.population.available(result.round)
     return {
         "round": result.round,
         **numbers,
@@ -190,7 +191,7 @@ def weights_sha256(weights: Tree) -> str:
 
 
 def _forward(setup: Setup, params: Tree, buffers: Tree, x: Inputs) -> Output:
-    return setup.task.forward(params, x, buffers=buffers, train=False)[0]
+    return setup.client_task.forward(params, x, buffers=buffers, train=False)[0]
 
 
 def _batch_size(setup: Setup) -> int:

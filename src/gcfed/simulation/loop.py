@@ -3,32 +3,18 @@
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 
 from gcfed.core import keys
-from gcfed.core.batches import BatchPlan
 from gcfed.errors import DivergedError, InputError
-from gcfed.simulation.round import PartialMean, conclude, prepare, receive
+from gcfed.population.population import Drawn
+from gcfed.simulation.round import Received, conclude, prepare, receive
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import Beginning, RoundResult, Snapshot, start
 
 Position = RoundResult | Snapshot | Beginning
 """Where a run stands between two rounds."""
-
-
-class Drawn(NamedTuple):
-    """Who takes part in a round and on what, and who was drawn too and never answers."""
-
-    plans: dict[int, BatchPlan]
-    absent: list[int]
-
-    @classmethod
-    def of(cls, setup: Setup, t: int) -> "Drawn":
-        ids = setup.sample(t)
-        absent = [k for k in ids if setup.fate(t, k).absent]
-        return cls({k: setup.plan(t, k) for k in ids if k not in absent}, absent)
 
 
 class Draws:
@@ -39,19 +25,17 @@ class Draws:
         self._ahead: dict[tuple[int, int], Drawn] = {}
 
     def of(self, run: int, t: int) -> Drawn:
-        return self._ahead.pop((run, t), None) or Drawn.of(self._setups[run], t)
+        return self._ahead.pop((run, t), None) or self._setups[run].population.draw(t)
 
     def look_ahead(self, runs: Iterable[int], t: int) -> None:
         if t < self._setups[0].schedule.rounds:
-            self._ahead = {(i, t): Drawn.of(self._setups[i], t) for i in runs}
+            self._ahead = {(i, t): self._setups[i].population.draw(t) for i in runs}
 
 
-def simulate(
-    setup: Setup, after: RoundResult | Snapshot | None = None, *, keep_uploads: bool = True
-) -> Iterator[RoundResult]:
+def simulate(setup: Setup, after: RoundResult | Snapshot | None = None) -> Iterator[RoundResult]:
     """Yield the rounds of a run, from the first or from the one that follows ``after``."""
     resumed = None if after is None else [after]
-    for outcomes in simulate_together([setup], resumed, keep_uploads=keep_uploads):
+    for outcomes in simulate_together([setup], resumed):
         (outcome,) = outcomes.values()
         if isinstance(outcome, DivergedError):
             raise outcome
@@ -61,8 +45,6 @@ def simulate(
 def simulate_together(
     setups: Sequence[Setup],
     after: Sequence[RoundResult | Snapshot] | None = None,
-    *,
-    keep_uploads: bool = True,
 ) -> Iterator[dict[int, RoundResult | DivergedError]]:
     """Yield the rounds of several runs, all of whose clients an engine is given at once.
 
@@ -77,7 +59,7 @@ def simulate_together(
     for t in range(first, setups[0].schedule.rounds):
         while True:
             try:
-                outcomes = _round(setups, states, t, draws, keep_uploads)
+                outcomes = _round(setups, states, t, draws)
                 break
             except torch.OutOfMemoryError as error:
                 setups = _in_smaller_chunks(setups, error)
@@ -92,13 +74,12 @@ def _round(
     states: Mapping[int, Position],
     t: int,
     draws: Draws,
-    keep_uploads: bool,
 ) -> dict[int, RoundResult | DivergedError]:
     """Round ``t`` of every run that goes on, chunk by chunk of their cohorts."""
     clients = {i: at.clients for i, at in states.items()}
     drawn = {i: draws.of(i, t) for i in states}
     chunks = {i: setups[i].chunks(list(drawn[i].plans)) for i in states}
-    blocks: dict[int, list[PartialMean]] = {i: [] for i in states}
+    received: dict[int, list[Received]] = {i: [] for i in states}
     outcomes: dict[int, RoundResult | DivergedError] = {}
     count = max(map(len, chunks.values()))
     for c in range(count):
@@ -115,14 +96,14 @@ def _round(
         for i, job, work in zip(going, jobs, trained, strict=True):
             run = (setups[i], states[i].server, clients[i], t)
             try:
-                block, clients[i] = receive(*run, ids[i], job, work, keep_uploads=keep_uploads)
-                blocks[i].append(block)
+                part, clients[i] = receive(*run, ids[i], job, work)
+                received[i].append(part)
             except DivergedError as error:
                 outcomes[i] = error
     for i in states.keys() - outcomes.keys():
         try:
             at = states[i].server
-            outcomes[i] = conclude(setups[i], at, clients[i], t, blocks[i], drawn[i].absent)
+            outcomes[i] = conclude(setups[i], at, clients[i], t, received[i], drawn[i].absent)
         except DivergedError as error:
             outcomes[i] = error
     return {i: outcomes[i] for i in states}

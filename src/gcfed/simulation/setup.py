@@ -1,97 +1,33 @@
 """What is fixed for a whole run: the algorithm, the model, the data and the schedule."""
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm, Need, parts
-from gcfed.core.batches import BatchPlan, Fill, plan
 from gcfed.core.client import ClientTask, Loss
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
+from gcfed.core.precision import Precision, arithmetic, resolve
+from gcfed.core.schedule import Schedule, check_choice
+from gcfed.core.server import BufferPolicy, ServerTask
 from gcfed.core.tree import Tree
 from gcfed.core.types import Transform
 from gcfed.data.federated import FederatedData
-from gcfed.engines import (
-    Choice,
-    Engine,
-    Precision,
-    arithmetic,
-    choose,
-    needs_cuda,
-    resolve,
-)
+from gcfed.engines import Choice, Engine, choose, needs_cuda
 from gcfed.errors import InputError
-from gcfed.population.availability import ALWAYS, Availability, ClientIds
-from gcfed.population.faults import NO_FAULTS, Fate, Faults
+from gcfed.population.availability import ALWAYS, Availability
+from gcfed.population.faults import NO_FAULTS, Faults
+from gcfed.population.population import Population
 from gcfed.population.samplers import Sampler, uniform
 
-LrSchedule = Literal["constant", "exponential", "cosine"]
-Weighting = Literal["uniform", "examples"]
-OnNonfinite = Literal["fail", "drop"]
-BufferPolicy = Literal["average", "local"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """Who trains when, on how much, and how their updates are weighed.
-
-    A client passes over its examples ``epochs`` times, or takes ``steps`` steps; ``fill`` says
-    whether its first examples are repeated until every batch is full.  From round to round the
-    clients' learning rate stays (``lr_schedule="constant"``), is multiplied by ``lr_decay``
-    (``"exponential"``) or falls along half a cosine to zero (``"cosine"``); the server's step is
-    multiplied by ``server_lr``.  A non-finite update ends the run (``on_nonfinite="fail"``) or is
-    left out of its round (``"drop"``).
-    """
-
-    rounds: int
-    cohort_size: int
-    batch_size: int
-    epochs: int | None = None
-    steps: int | None = None
-    fill: Fill = "repeat"
-    seed: int = 0
-    lr_schedule: LrSchedule = "constant"
-    lr_decay: float = 1.0
-    server_lr: float = 1.0
-    weighting: Weighting = "uniform"
-    on_nonfinite: OnNonfinite = "fail"
-
-    def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None):
-            raise InputError("a schedule gives epochs or steps: one of them, not both")
-        for name in ("rounds", "cohort_size", "batch_size", "epochs", "steps"):
-            if (count := getattr(self, name)) is not None and count < 1:
-                raise InputError(f"{name} is a positive count; not {count}")
-        for name in ("lr_decay", "server_lr"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name} is a finite number; not {getattr(self, name)}")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is between 0 and 2^32 - 1; not {self.seed}")
-        if self.lr_decay != 1 and self.lr_schedule != "exponential":
-            raise InputError(f"lr_decay={self.lr_decay} goes with lr_schedule='exponential'")
-        _check_choice("fill", self.fill, Fill)
-        _check_choice("lr_schedule", self.lr_schedule, LrSchedule)
-        _check_choice("weighting", self.weighting, Weighting)
-        _check_choice("on_nonfinite", self.on_nonfinite, OnNonfinite)
-
-    def lr_factor(self, t: int) -> float:
-        """What the optimiser's learning rate is multiplied by in round ``t``."""
-        match self.lr_schedule:
-            case "constant":
-                return 1.0
-            case "exponential":
-                return self.lr_decay**t
-            case "cosine":
-                return 0.5 * (1 + math.cos(math.pi * t / self.rounds))
+Keep = Literal["uploads", "models"]
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -100,7 +36,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A run before it starts.
+    """A run before it starts: the server's task, the clients' task, and the population.
 
     - ``engine``: how a cohort is trained, by name or as a function.
     - ``precision``: how products are computed, ``"float32"`` being strict; ``"auto"`` is
@@ -115,6 +51,8 @@ class Setup:
       wrong.
     - ``initial``: weights in place of the model's, so that runs from different weights can share a
       model.
+    - ``keep``: what a round's result holds of its clients beside the numbers: what they sent
+      (``"uploads"``), the models they ended with (``"models"``).
     """
 
     algorithm: Algorithm
@@ -132,15 +70,12 @@ class Setup:
     sampler: Sampler = uniform
     faults: Faults = NO_FAULTS
     initial: Tree | None = None
+    keep: frozenset[Keep] = frozenset({"uploads"})
 
     def __post_init__(self) -> None:
-        _check_choice("buffers", self.buffers, BufferPolicy)
-        _check_choice("precision", self.precision, Precision)
-        if self.schedule.cohort_size > self.data.num_clients:
-            raise InputError(
-                f"a cohort of {self.schedule.cohort_size} cannot be drawn from "
-                f"{self.data.num_clients} clients"
-            )
+        check_choice("buffers", self.buffers, BufferPolicy)
+        check_choice("precision", self.precision, Precision)
+        self.population  # noqa: B018 (what is wrong with it is said first)
         if self.chunk is not None and self.chunk < 1:
             raise InputError(f"chunk is a positive count; not {self.chunk}")
         if self.chunk is not None and any(
@@ -166,8 +101,6 @@ class Setup:
                 "use GroupNorm, or the sequential or workers engine"
             )
         self.algorithm.check(self.model.params, self.model.head)
-        self.available(0)  # what is wrong with it, or with the sampler, shows before a run starts
-        self._draw(0, range(self.data.num_clients))
 
     def _met(self) -> dict[Need, tuple[bool, str]]:
         """Whether this setup has what an algorithm may need, and what it has instead."""
@@ -189,11 +122,22 @@ class Setup:
         return next(iter(self.model.params.values())).device
 
     @cached_property
-    def task(self) -> ClientTask:
+    def population(self) -> Population:
+        """The clients: what each holds, and who takes part when."""
+        return Population(self.data, self.schedule, self.availability, self.sampler, self.faults)
+
+    @cached_property
+    def server_task(self) -> ServerTask:
+        """What the server does."""
+        return ServerTask(self.algorithm, self.schedule, self.data.num_clients, self.buffers)
+
+    @cached_property
+    def client_task(self) -> ClientTask:
         """What every client does."""
         low = torch.bfloat16 if self.precision == "bf16" else None
+        keep = "models" in self.keep
         return ClientTask(
-            self.algorithm, self.model, self.loss, self.optimizer, self.transform, low
+            self.algorithm, self.model, self.loss, self.optimizer, self.transform, low, keep
         )
 
     def arithmetic(self) -> AbstractContextManager[None]:
@@ -209,49 +153,6 @@ class Setup:
         """A cohort in the parts that are trained at once."""
         return [ids[start : start + self.room] for start in range(0, len(ids), self.room)]
 
-    def available(self, t: int) -> ClientIds:
-        """The clients that can be drawn in round ``t``."""
-        return self.availability(self.data.num_clients, t, self.schedule.seed)
-
-    def sample(self, t: int) -> list[int]:
-        """The cohort of round ``t``, without replacement; smaller where fewer are available."""
-        among = self.available(t)
-        return self._draw(t, among) if len(among) else []
-
-    def _draw(self, t: int, among: ClientIds) -> list[int]:
-        rng, size = keys.generator("cohort", self.schedule.seed, t), self.schedule.cohort_size
-        return sorted(self.sampler(self.data.parts, among, size, t, rng).tolist())
-
-    def fate(self, t: int, client: int) -> Fate:
-        """What befalls a client in round ``t``."""
-        return self.faults.of(self.schedule.seed, t, client)
-
-    def plan(self, t: int, client: int) -> BatchPlan:
-        """What a client trains on in round ``t``, whoever else takes part."""
-        s, part = self.schedule, self.data.parts[client]
-        rng = keys.generator("batches", s.seed, t, client)
-        whole = plan(part, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill, rng=rng)
-        return whole.first(self.faults.steps(len(whole))) if self.fate(t, client).late else whole
-
-    def keys(self, t: int, ids: Sequence[int]) -> Tensor:
-        """The random keys of clients in round ``t``."""
-        return keys.fold(keys.key(self.schedule.seed, t), torch.tensor(ids)[:, None])
-
     def lr(self, t: int) -> float:
         """The clients' learning rate in round ``t``."""
         return self.optimizer.lr * self.schedule.lr_factor(t)
-
-    def sizes(self, ids: Sequence[int]) -> Tensor:
-        """How much each client counts: its examples, or one."""
-        examples = self.data.num_examples(ids).double()
-        return examples if self.schedule.weighting == "examples" else torch.ones_like(examples)
-
-    def weights(self, ids: Sequence[int]) -> Tensor:
-        """How much each of these clients counts among them; they sum to one."""
-        sizes = self.sizes(ids)
-        return sizes / sizes.sum()
-
-
-def _check_choice(name: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise InputError(f"{name} is one of {', '.join(get_args(choices))}; not {value!r}")

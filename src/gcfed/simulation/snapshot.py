@@ -5,18 +5,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gcfed.core.client import LocalModel
 from gcfed.core.memory import HostStore, Store
+from gcfed.core.server import Server
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Upload
 from gcfed.simulation.setup import Setup
-
-
-class Server(NamedTuple):
-    """The global model, and what the algorithm keeps beside it."""
-
-    params: Tree
-    state: State
-    buffers: Tree
 
 
 class Clients(NamedTuple):
@@ -29,7 +23,8 @@ class Clients(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundResult:
-    """A round's outcome; ``uploads`` (as sent) and ``losses`` are stacked in the order of ids.
+    """A round's outcome; ``uploads`` (as sent), ``models`` (the clients' own) and ``losses`` are
+    stacked in the order of ids.
 
     A client's loss is the task's, on the batches, through the logits and at the points it trained
     on: the mean over its steps, without what the algorithm adds as a penalty.  ``update_norm`` is
@@ -42,6 +37,7 @@ class RoundResult:
     ids: list[int]
     dropped: list[int]
     uploads: Upload | None
+    models: LocalModel | None
     losses: Tensor
     server: Server
     clients: Clients
@@ -77,5 +73,5 @@ class Snapshot(NamedTuple):
 def start(setup: Setup) -> Beginning:
     """Where a run begins."""
     params = setup.model.params if setup.initial is None else setup.initial
-    server = Server(params, setup.algorithm.init_server(params), setup.model.buffers)
+    server = setup.server_task.start(params, setup.model.buffers)
     return Beginning(server, Clients(HostStore(), HostStore(), HostStore()))

@@ -10,11 +10,11 @@ import numpy as np
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
+from gcfed.core.schedule import Schedule
 from gcfed.errors import InputError
 from gcfed.models.flops import count
 from gcfed.results.run import Run
 from gcfed.simulation.round import prepare
-from gcfed.simulation.setup import Schedule
 from gcfed.simulation.snapshot import start
 
 BACKWARD = 3  # a forward pass, and a backward one of twice as many products

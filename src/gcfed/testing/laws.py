@@ -18,14 +18,16 @@ from gcfed.core.algorithm import Algorithm, Chain, chain, parts
 from gcfed.core.memory import Store
 from gcfed.core.model import Model
 from gcfed.core.optimizer import SGD
+from gcfed.core.schedule import Schedule
+from gcfed.core.server import NonFiniteUpdateError
 from gcfed.core.tree import State
 from gcfed.core.types import ServerContext
 from gcfed.data.federated import FederatedData
 from gcfed.data.partitions.partition import Partition
 from gcfed.engines import Engine, sequential, vectorized
 from gcfed.simulation.loop import simulate
-from gcfed.simulation.round import NonFiniteUpdateError, run_round
-from gcfed.simulation.setup import Schedule, Setup
+from gcfed.simulation.round import run_round
+from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import RoundResult, start
 
 HOOKS = [name for name, hook in vars(Algorithm).items() if isfunction(hook) and name[0] != "_"]

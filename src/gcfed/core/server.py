@@ -1,0 +1,192 @@
+"""The server's half of a round: it needs neither the clients' data nor their engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from gcfed.core import keys, tree
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.memory import Store
+from gcfed.core.precision import arithmetic
+from gcfed.core.schedule import Schedule
+from gcfed.core.tree import State, Tree
+from gcfed.core.types import ServerContext, Upload
+from gcfed.errors import DivergedError
+
+T = TypeVar("T", Tree, State)
+
+BufferPolicy = Literal["average", "local"]
+
+
+class NonFiniteUpdateError(DivergedError):
+    """Some clients sent an update that is not finite."""
+
+    def __init__(self, t: int, clients: Sequence[int]) -> None:
+        super().__init__(t, f"the updates of clients {list(clients)} are not finite")
+        self.clients = list(clients)
+
+
+class Server(NamedTuple):
+    """The global model, and what the algorithm keeps beside it."""
+
+    params: Tree
+    state: State
+    buffers: Tree
+
+
+class Arrived(NamedTuple):
+    """What the server got from some clients, stacked in the order of ``ids``.
+
+    ``num_examples`` is what each of them trained on, ``key`` its random key of this round.
+    """
+
+    ids: list[int]
+    num_examples: Tensor
+    key: Tensor
+    delta: Tree
+    message: State
+    buffers: Tree
+
+    def take(self, rows: list[int]) -> "Arrived":
+        """What came from some of the clients."""
+        stacked = tree.take(self[1:], rows)
+        return Arrived([self.ids[k] for k in rows], *stacked)
+
+
+class PartialMean(NamedTuple):
+    """The mean over some clients of a cohort, and how much it counts beside those of others."""
+
+    num_clients: int
+    weight: float
+    delta: Tree
+    message: State
+    buffers: Tree
+
+
+@dataclass(frozen=True)
+class ServerTask:
+    """What the server of a run does: broadcast, receive from clients, and step.
+
+    ``buffers`` says what becomes of those that training changes, such as BatchNorm's statistics:
+    averaged over the cohort like weights, or each client's own.
+    """
+
+    algorithm: Algorithm
+    schedule: Schedule
+    num_clients: int
+    buffers: BufferPolicy = "average"
+
+    def start(self, params: Tree, buffers: Tree) -> Server:
+        """The server before the first round."""
+        return Server(params, self.algorithm.init_server(params), buffers)
+
+    def broadcast(self, server: Server) -> tuple[Tree, State]:
+        """What every client of a round receives: the weights to start from, and a message."""
+        return self.algorithm.broadcast(server.params, server.state)
+
+    def accept(self, t: int, arrived: Arrived) -> list[int]:
+        """The rows of ``arrived`` that are finite; others are an error, if the schedule says so."""
+        kept = finite_rows(arrived)
+        dropped = [i for k, i in enumerate(arrived.ids) if k not in kept]
+        if dropped and self.schedule.on_nonfinite == "fail":
+            raise NonFiniteUpdateError(t, dropped)
+        return kept
+
+    @arithmetic("float32")  # whatever clients train in, the server is strict
+    def receive(
+        self, server: Server, rows: Store[State], t: int, arrived: Arrived
+    ) -> tuple[PartialMean, Store[State]]:
+        """Hear clients one by one, with the row that is held of each, and take their mean."""
+        ctx, device = self._context(server, t, self.schedule.cohort_size), arrived.key.device
+
+        def hear(upload: Upload, row: State, key: Tensor) -> tuple[Upload, State]:
+            return self.algorithm.receive(upload, row, replace(ctx, key=key))
+
+        held = rows.gather(arrived.ids, lambda: self.algorithm.init_row(server.params), device)
+        sent = Upload(arrived.delta, arrived.message, {})
+        received, held = vmap(hear)(sent, held, arrived.key)
+        sizes = self.sizes(arrived.num_examples)
+        weights = (sizes / sizes.sum()).to(device, _counting_dtype(server.params))
+        mean = tree.map(torch.clone, self.algorithm.aggregate(received, weights, ctx))
+        averaged = _average(server.buffers, arrived.buffers, weights) if self.is_averaging else {}
+        count = PartialMean(len(arrived.ids), sizes.sum().item(), *mean, averaged)
+        return count, rows.scatter(arrived.ids, held)
+
+    @arithmetic("float32")
+    def update(self, server: Server, t: int, means: Sequence[PartialMean]) -> Server:
+        """One step of the global weights, along the means summed in their order."""
+        shares = [mean.weight / sum(m.weight for m in means) for mean in means]
+        delta = _blend([mean.delta for mean in means], shares)
+        message = _blend([mean.message for mean in means], shares)
+        ctx = self._context(server, t, sum(mean.num_clients for mean in means))
+        step, state = self.algorithm.update(delta, replace(ctx, message=message))
+        params = tree.add(server.params, step, alpha=self.schedule.server_lr)
+        if not self.is_averaging:
+            return Server(params, state, server.buffers)
+        return Server(params, state, _blend([mean.buffers for mean in means], shares))
+
+    @property
+    def is_averaging(self) -> bool:
+        """Whether buffers travel and are averaged."""
+        return self.buffers == "average"
+
+    def sizes(self, num_examples: Tensor) -> Tensor:
+        """How much each client counts: its examples, or one."""
+        counts = num_examples.double()
+        return counts if self.schedule.weighting == "examples" else torch.ones_like(counts)
+
+    def _context(self, server: Server, t: int, cohort_size: int) -> ServerContext:
+        device = next(iter(server.params.values())).device
+        nobody = self.num_clients  # an id that no client has
+        return ServerContext(
+            params=server.params,
+            state=server.state,
+            message={},
+            round=t,
+            key=keys.of_clients(self.schedule.seed, t, [nobody])[0].to(device),
+            cohort_size=cohort_size,
+            num_clients=self.num_clients,
+        )
+
+
+def finite_rows(arrived: Arrived) -> list[int]:
+    """Which rows hold finite numbers only, in all that travelled."""
+    sent = [x for _, x in tree.leaves((arrived.delta, arrived.message, arrived.buffers))]
+    rows = [x.reshape(len(x), x[0].numel()) for x in sent if x.is_floating_point()]
+    start = torch.zeros(len(arrived.ids), dtype=torch.float64, device=arrived.key.device)
+    sums = sum((x.sum(1).double() for x in rows), start)
+    if sums.isfinite().all():  # and so is everything that was added
+        return list(range(len(arrived.ids)))
+    finite = torch.stack([x.isfinite().all(1) for x in rows]).all(0)
+    return [k for k, good in enumerate(finite.tolist()) if good]
+
+
+def _counting_dtype(params: Tree) -> torch.dtype:
+    """In which losses and weights of clients are kept: at least float32."""
+    return torch.promote_types(next(iter(params.values())).dtype, torch.float32)
+
+
+def _blend(values: Sequence[T], shares: Sequence[float]) -> T:
+    """The weighted sum of means; counters, which have none, are the largest."""
+    if len(values) == 1:
+        return values[0]
+
+    def combine(*xs: Tensor) -> Tensor:
+        if not xs[0].is_floating_point():
+            return torch.stack(xs).amax(0)
+        return sum((s * x for s, x in zip(shares, xs, strict=True)), torch.zeros_like(xs[0]))
+
+    return tree.map(combine, *values)
+
+
+def _average(before: Tree, after: Tree, weights: Tensor) -> Tree:
+    """The cohort's mean buffers; counters, which have none, are the largest."""
+    return tree.map(
+        lambda b, x: b + tree.mean(x - b, weights) if x.is_floating_point() else x.amax(0),
+        before,
+        after,
+    )

@@ -1,0 +1,74 @@
+"""The clients of a run: what each holds, who is there, who is drawn and what goes wrong."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gcfed.core import keys
+from gcfed.core.batches import BatchPlan, plan
+from gcfed.core.schedule import Schedule
+from gcfed.data.federated import FederatedData
+from gcfed.errors import InputError
+from gcfed.population.availability import ALWAYS, Availability, ClientIds
+from gcfed.population.faults import NO_FAULTS, Fate, Faults
+from gcfed.population.samplers import Sampler, uniform
+
+
+class Drawn(NamedTuple):
+    """Who takes part in a round and on what, and who was drawn too and never answers."""
+
+    plans: dict[int, BatchPlan]
+    absent: list[int]
+
+
+@dataclass(frozen=True)
+class Population:
+    """Clients and their data, of which every round draws some.
+
+    Everything is a function of the schedule's seed, the round and the client, so that it does not
+    depend on who asks, on the order, or on who else takes part.
+    """
+
+    data: FederatedData
+    schedule: Schedule
+    availability: Availability = ALWAYS
+    sampler: Sampler = uniform
+    faults: Faults = NO_FAULTS
+
+    def __post_init__(self) -> None:
+        if self.schedule.cohort_size > self.data.num_clients:
+            raise InputError(
+                f"a cohort of {self.schedule.cohort_size} cannot be drawn from "
+                f"{self.data.num_clients} clients"
+            )
+        self.available(0)  # what is wrong with it, or with the sampler, shows before a run starts
+        self._sample(0, range(self.data.num_clients))
+
+    def draw(self, t: int) -> Drawn:
+        """Round ``t``: the clients that answer, with their batches, and those that do not."""
+        ids = self.sample(t)
+        absent = [k for k in ids if self.fate(t, k).absent]
+        return Drawn({k: self.plan(t, k) for k in ids if k not in absent}, absent)
+
+    def available(self, t: int) -> ClientIds:
+        """The clients that can be drawn in round ``t``."""
+        return self.availability(self.data.num_clients, t, self.schedule.seed)
+
+    def sample(self, t: int) -> list[int]:
+        """The cohort of round ``t``, without replacement; smaller where fewer are available."""
+        among = self.available(t)
+        return self._sample(t, among) if len(among) else []
+
+    def _sample(self, t: int, among: ClientIds) -> list[int]:
+        rng, size = keys.generator("cohort", self.schedule.seed, t), self.schedule.cohort_size
+        return sorted(self.sampler(self.data.parts, among, size, t, rng).tolist())
+
+    def fate(self, t: int, client: int) -> Fate:
+        """What befalls a client in round ``t``."""
+        return self.faults.of(self.schedule.seed, t, client)
+
+    def plan(self, t: int, client: int) -> BatchPlan:
+        """What a client trains on in round ``t``; one that is late gets through a part of it."""
+        s, part = self.schedule, self.data.parts[client]
+        rng = keys.generator("batches", s.seed, t, client)
+        whole = plan(part, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill, rng=rng)
+        return whole.first(self.faults.steps(len(whole))) if self.fate(t, client).late else whole
