@@ -8,9 +8,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import Algorithm, sequential
+from gcfed import Algorithm
 from gcfed.core import keys
-from gcfed.core.dropout import GLOBAL_RANDOMNESS, KeyedDropout, swap
+from gcfed.core.dropout import GLOBAL_RANDOMNESS, KeyedDropout, key_dropout
 from gcfed.core.model import DROPOUT, Model
 from gcfed.errors import InputError
 from gcfed.models import MODELS
@@ -161,14 +161,14 @@ def test_every_engine_drops_the_same(run, on_every_engine):
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), Head())
     loop = on_every_engine(Algorithm(), module=module)
     module[2].classifier[2].p = module[2].classifier[5].p = 0.0
-    kept = run(Algorithm(), module=module, engine=sequential)
+    kept = run(Algorithm(), module=module, engine="sequential")
     assert (loop.losses - kept.losses).abs().max() > 1e-3
 
 
 def test_vggs_two_dropouts_are_keyed():
     with torch.device("meta"):
         module = MODELS["vgg11"]((3, 32, 32), 10)
-    swap(module)
+    key_dropout(module)
     layers = {n: m.p for n, m in module.named_modules() if isinstance(m, KeyedDropout)}
     assert layers == {"classifier.2": 0.5, "classifier.5": 0.5}
     assert not [m for m in module.modules() if isinstance(m, nn.Dropout)]
@@ -185,7 +185,7 @@ def test_the_global_generator_is_left_alone(model, clients):
 @pytest.mark.parametrize("kind", GLOBAL_RANDOMNESS)
 def test_other_kinds_are_refused(kind):
     with pytest.raises(InputError, match=rf"body\.1 \({kind.__name__}\) .*use nn\.Dropout"):
-        swap(nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), kind())}))
+        key_dropout(nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), kind())}))
 
 
 @pytest.mark.gpu

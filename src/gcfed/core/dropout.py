@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from gcfed.core import keys
+from gcfed.core.passes import replace_modules
 from gcfed.errors import InputError
 
 GLOBAL_RANDOMNESS = (
@@ -37,14 +38,15 @@ class KeyedDropout(nn.Module):
         return x * kept * self.scale
 
 
-def swap(module: nn.Module) -> None:
-    """Replace, in place, every `nn.Dropout` that ``module`` contains."""
-    keyed: dict[nn.Module, KeyedDropout] = {}
-    for path, child in list(module.named_modules(remove_duplicate=False)):
-        if isinstance(child, GLOBAL_RANDOMNESS):
-            raise InputError(
-                f"{path} ({type(child).__name__}) draws from torch's global generator, "
-                "so no engine could repeat it: use nn.Dropout"
-            )
-        if isinstance(child, nn.Dropout):
-            module.set_submodule(path, keyed.setdefault(child, KeyedDropout(child.p)))
+def key_dropout(module: nn.Module) -> list[str]:
+    """A pass that replaces every `nn.Dropout`, and refuses what draws from global generators."""
+    return replace_modules(module, _keyed)
+
+
+def _keyed(name: str, module: nn.Module) -> nn.Module | None:
+    if isinstance(module, GLOBAL_RANDOMNESS):
+        raise InputError(
+            f"{name} ({type(module).__name__}) draws from torch's global generator, "
+            "so no engine could repeat it: use nn.Dropout"
+        )
+    return KeyedDropout(module.p) if isinstance(module, nn.Dropout) else None

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gcfed.core import dropout, keys, tree
+from gcfed.core import keys, tree
+from gcfed.core.dropout import KeyedDropout, key_dropout
+from gcfed.core.passes import Pass
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
 from gcfed.errors import InputError
@@ -32,6 +34,7 @@ class Model:
       `nn.Linear`.
     - ``cross_batch``: the modules that look across a batch, as BatchNorm does;
       ``has_convolutions``: what an engine is chosen by.
+    - ``replaced``: the modules in whose place others stand, dropout's and those of `rewritten`.
 
     Features, where a module returns logits alone, are the input of the module that ``features``
     names here, or the attribute ``module.feature_reader``; else of the head's last `nn.Linear`.
@@ -46,11 +49,11 @@ class Model:
     ) -> None:
         self._original = copy.deepcopy(module)
         module = copy.deepcopy(module)
-        dropout.swap(module)
+        self.replaced = key_dropout(module)
         modules, weights = dict(module.named_modules()), dict(module.named_parameters())
         kept = {w: n for n, w in weights.items()}
         every = dict(module.named_parameters(remove_duplicate=False))
-        self._keys = [f"{n}.key" for n, m in modules.items() if isinstance(m, dropout.KeyedDropout)]
+        self._keys = [f"{n}.key" for n, m in modules.items() if isinstance(m, KeyedDropout)]
         self.params: Tree = {n: p.detach().clone() for n, p in weights.items() if p.requires_grad}
         self.buffers: Tree = {
             n: b.clone() for n, b in module.named_buffers() if n not in self._keys
@@ -92,6 +95,19 @@ class Model:
         )
         for shell in twin._shells.values():
             shell.to(device)
+        return twin
+
+    def rewritten(self, change: Pass) -> "Model":
+        """A copy of the model whose module went through ``change``; its parameters are the same."""
+        twin = copy.copy(self)
+        twin._shells = copy.deepcopy(self._shells)
+        for mode, shell in twin._shells.items():
+            before = {name for name, _ in shell.named_parameters()}
+            changed = change(shell)
+            if before != {name for name, _ in shell.named_parameters()}:
+                raise InputError(f"a pass keeps the names of parameters; {change!r} changes them")
+            shell.train(mode)
+        twin.replaced = [*self.replaced, *changed]
         return twin
 
     def module(self, params: Tree, buffers: Tree) -> nn.Module:

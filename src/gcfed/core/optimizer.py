@@ -7,9 +7,9 @@ from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim.sgd import sgd
 
 from gcfed.core import tree
+from gcfed.core.torch_internals import sgd
 from gcfed.core.tree import State, Tree
 from gcfed.errors import InputError
 

@@ -3,17 +3,19 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import Literal, NamedTuple
 
 import torch
 
-# Read by cuBLAS and by torch when they first need them.  Without the first, sums may be split by
-# chance; the second lets cuDNN choose its kernels by a better model of the GPU, still without
-# timing them.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
+from gcfed.core.torch_internals import fills_new_memory, set_fills_new_memory
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
+
+FOR_CUDA = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may split sums by chance
+    "TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1",  # cuDNN models the GPU better, still without timing
+}
+"""Variables of the environment that CUDA's libraries read when they are first used."""
 
 
 def resolve(precision: Precision, device: torch.device) -> Precision:
@@ -23,27 +25,62 @@ def resolve(precision: Precision, device: torch.device) -> Precision:
     return precision
 
 
+class TorchSettings(NamedTuple):
+    """The global settings of torch that change bits on a CPU."""
+
+    matmul: str
+    deterministic: bool
+    fills_new_memory: bool
+    dtype: torch.dtype
+
+    @classmethod
+    def current(cls) -> "TorchSettings":
+        return cls(
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            fills_new_memory(),
+            torch.get_default_dtype(),
+        )
+
+    def apply(self) -> None:
+        torch.set_float32_matmul_precision(self.matmul)
+        torch.use_deterministic_algorithms(self.deterministic)
+        set_fills_new_memory(self.fills_new_memory)
+        torch.set_default_dtype(self.dtype)
+
+
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
     """Inside, products are as precise as asked, and no kernel is chosen by time or sums by chance.
 
     Models in another dtype than float32 are left as they are.
     """
-    fast = precision != "float32"
-    matmul = torch.get_float32_matmul_precision()
-    strict = torch.are_deterministic_algorithms_enabled()
-    memory = cast(Any, torch.utils.deterministic)  # a module whose type hides its attribute
-    fill = memory.fill_uninitialized_memory
-    torch.set_float32_matmul_precision("high" if fast else "highest")
-    torch.use_deterministic_algorithms(True)
-    memory.fill_uninitialized_memory = False  # nothing reads it
+    fast, before = precision != "float32", TorchSettings.current()
+    inside = TorchSettings(
+        matmul="high" if fast else "highest",
+        deterministic=True,
+        fills_new_memory=False,  # nothing reads it
+        dtype=before.dtype,
+    )
     cudnn = torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=fast
     )
     try:
-        with cudnn:
+        inside.apply()
+        with _environment(), cudnn:
             yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.use_deterministic_algorithms(strict)
-        memory.fill_uninitialized_memory = fill
+        before.apply()
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Where this process uses CUDA, set what its libraries read and the user has not set."""
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    missing = FOR_CUDA.keys() - os.environ.keys() if used else set()
+    os.environ.update({name: FOR_CUDA[name] for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)

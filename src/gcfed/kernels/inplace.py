@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from gcfed.core.torch_internals import gives_view, is_operation
+
 aten = torch.ops.aten
 
 IN_PLACE = {
@@ -68,12 +70,9 @@ def _layout(node: Node) -> Any:
 
 
 def _is_view(node: Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    returns = node.target._schema.returns
-    return bool(returns) and returns[0].alias_info is not None
+    return is_operation(node.target) and gives_view(node.target)
 
 
 def _is_known(node: Node) -> bool:
     """Whether it is an operation that says what it shares; others may keep what they read."""
-    return isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
+    return is_operation(node.target) or node.target is operator.getitem

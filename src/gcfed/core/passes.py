@@ -1,0 +1,29 @@
+"""Passes: what changes a module in place and says which of its modules it replaced."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+Pass = Callable[[nn.Module], list[str]]
+"""Changes a module in place, keeping its parameters; the names of the modules it replaced."""
+
+Replacement = Callable[[str, nn.Module], nn.Module | None]
+"""What takes the place of a module inside another, by its name there; None leaves it."""
+
+
+def replace_modules(module: nn.Module, replacement: Replacement) -> list[str]:
+    """Replace modules inside ``module``; their names.
+
+    A module that stands in two places is replaced by one that stands in both.
+    """
+    made: dict[nn.Module, nn.Module | None] = {}
+    names = []
+    for name, child in list(module.named_modules(remove_duplicate=False)):
+        if name == "":  # the whole is not inside itself
+            continue
+        if child not in made:
+            made[child] = replacement(name, child)
+        if (new := made[child]) is not None:
+            module.set_submodule(name, new)
+            names.append(name)
+    return names

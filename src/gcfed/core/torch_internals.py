@@ -1,0 +1,50 @@
+"""What gcfed uses of torch that is private or experimental, all in this one module.
+
+A new version of torch may change any of it without notice; a test holds that no other module of
+gcfed reaches for such things.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx as make_fx
+from torch.optim.sgd import sgd as sgd
+
+TRIED = ("2.11", "2.13")
+"""The versions of torch with which all of this was seen to work: a GPU's, then a CPU's."""
+
+
+def is_operation(target: object) -> bool:
+    """Whether what a node of a trace calls is one of torch's own operations."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def gives_view(target: Any) -> bool:
+    """Whether an operation's first result lies in the memory of one of its arguments."""
+    returns = target._schema.returns
+    return bool(returns) and returns[0].alias_info is not None
+
+
+def fills_new_memory() -> bool:
+    """Whether torch, where it is deterministic, fills new memory before anything is written."""
+    return bool(_deterministic().fill_uninitialized_memory)
+
+
+def set_fills_new_memory(fill: bool) -> None:
+    _deterministic().fill_uninitialized_memory = fill
+
+
+def _deterministic() -> Any:
+    return cast(Any, torch.utils.deterministic)  # a module whose type hides its attribute
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something is called before or after a module's forward or backward pass."""
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(hooks)
