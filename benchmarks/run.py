@@ -14,7 +14,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,18 +24,7 @@ from benchmarks import plain
 from benchmarks.workloads import PUBLISHED, Workload, grid, load
 from gcfed import TestSet, evaluate, simulate_together
 from gcfed.data import Dataset
-from gcfed.engines import Engine
-from gcfed.engines.sequential import Sequential
-from gcfed.engines.streams import Streams
-from gcfed.engines.vectorized import Vectorized
-from gcfed.engines.workers import Workers
 
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "sequential": Sequential,
-    "vectorized": Vectorized,
-    "streams": Streams,
-    "workers": Workers,
-}
 PLAIN = "plain loop"
 
 
@@ -67,7 +56,7 @@ def plain_rounds(workload: Workload, data: Dataset) -> Iterator[int]:
 def gcfed_rounds(
     workload: Workload, data: Dataset, engine: str, options: argparse.Namespace
 ) -> Iterator[int]:
-    first = workload.setup(options.algorithm, data, ENGINES[engine](), options.precision)
+    first = workload.setup(options.algorithm, data, engine, options.precision)
     schedules = [replace(first.schedule, seed=seed) for seed in range(options.seeds)]
     setups = [replace(first, schedule=schedule) for schedule in schedules]
     test = TestSet(*data.test)

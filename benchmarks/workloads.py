@@ -11,7 +11,6 @@ from gcfed import SGD, FederatedData, InputError, Model, Partition, Schedule, Se
 from gcfed.core.keys import generator
 from gcfed.data import DATASETS, PARTITIONS, Dataset, Examples, data_dir
 from gcfed.data.augmentation import ImageTransform
-from gcfed.engines import Engine
 from gcfed.models import MODELS
 
 CIFAR_STATISTICS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -48,7 +47,7 @@ class Workload:
         return divide(dataset.pool, self.clients, generator("partition", 0))
 
     def setup(
-        self, algorithm: str, dataset: Dataset, engine: Engine | str, precision: str, seed: int = 0
+        self, algorithm: str, dataset: Dataset, engine: str, precision: str, seed: int = 0
     ) -> Setup:
         """The workload as gcfed runs it, on the device of its data."""
         device = dataset.train.y.device

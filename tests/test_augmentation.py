@@ -8,7 +8,7 @@ import torch
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import Algorithm, sequential
+from gcfed import Algorithm
 from gcfed.core import keys
 from gcfed.data.augmentation import CROP_AND_FLIP, ImageTransform
 from gcfed.errors import InputError
@@ -137,7 +137,7 @@ def test_offsets_and_flips_are_uniform():
 def test_engines_agree_on_augmented_clients(run, on_every_engine):
     transform, plain = ImageTransform((0.1,), (0.8,), 1, True), ImageTransform((0.1,), (0.8,))
     loop = on_every_engine(Algorithm(), transform=transform)
-    unmoved = run(Algorithm(), engine=sequential, transform=plain)
+    unmoved = run(Algorithm(), engine="sequential", transform=plain)
     assert (loop.losses - unmoved.losses).abs().max() > 1e-3
 
 

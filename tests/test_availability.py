@@ -21,7 +21,6 @@ from gcfed import (
     record,
     resume,
     run as run_to,
-    sequential,
     simulate,
     simulate_together,
     verify,
@@ -29,7 +28,6 @@ from gcfed import (
 from gcfed.config.build import build
 from gcfed.config.identity import digest, identity
 from gcfed.core.algorithm import Algorithm
-from gcfed.engines import ENGINES
 from gcfed.engines.workers import Workers
 from gcfed.population.availability import AVAILABILITIES, Always, Daily, Sessions, Trace, settled
 from gcfed.population.faults import Faults
@@ -335,7 +333,7 @@ def test_nobody_has_buffers_to_judge(make_setup, data, trace):
     setup = make_setup(
         Algorithm(),
         module=module,
-        engine=sequential,
+        engine="sequential",
         buffers="local",
         fill="repeat",
         availability=Trace(path=trace("client,from,to\n3,0,1\n")),
@@ -367,10 +365,10 @@ def test_the_engines_agree(availability, make_setup, workers, close):
     setups = [
         make_setup(parse("scaffold + gcfed"), engine=engine, chunk=chunk, **changes)
         for engine, chunk in (
-            (sequential, None),
+            ("sequential", None),
             (workers, None),
-            (ENGINES["vectorized"], None),
-            (ENGINES["vectorized"], 2),
+            ("vectorized", None),
+            ("vectorized", 2),
         )
     ]
     for first, *others in zip(*map(simulate, setups), strict=True):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gcfed import FederatedData, parse, run_round, sequential, simulate, start
+from gcfed import FederatedData, parse, run_round, simulate, start
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.engines.sequential import Sequential
@@ -14,7 +14,7 @@ from gcfed.engines.sequential import Sequential
 def test_chunks_are_the_cohort(text, weighting, run, close):
     if weighting == "examples" and text in ("scaffold + gcfed", "fedvarp"):
         pytest.skip("defined for uniform weights alone")
-    changes = {"engine": sequential, "cohort_size": 5, "weighting": weighting}
+    changes = {"engine": "sequential", "cohort_size": 5, "weighting": weighting}
     whole, parts = (run(parse(text), chunk=chunk, **changes) for chunk in (None, 2))
     assert whole.ids == parts.ids
     assert (whole.bytes_up, whole.bytes_down) == (parts.bytes_up, parts.bytes_down)
@@ -44,7 +44,7 @@ def test_a_dropped_client_counts_in_no_chunk(make_setup, data, close):
         setup = make_setup(
             parse("scaffold"),
             data=broken,
-            engine=sequential,
+            engine="sequential",
             cohort_size=10,
             chunk=chunk,
             on_nonfinite="drop",
@@ -75,10 +75,10 @@ def test_a_run_with_too_little_memory_goes_on_in_smaller_chunks(make_setup, clos
     with pytest.warns(UserWarning, match="memory is short: [23] clients at once"):
         *_, result = simulate(setup)
     *_, expected = simulate(
-        make_setup(parse("scaffold"), engine=sequential, cohort_size=5, rounds=2)
+        make_setup(parse("scaffold"), engine="sequential", cohort_size=5, rounds=2)
     )
     close(result.server, expected.server, 1e-12)
-    assert engine.closed == 2  # 5 to 3, 3 to 2; the second round starts where the first ended
+    assert engine.closed == 3  # 5 to 3, 3 to 2, and at the end; the second round starts with 2
 
 
 def test_one_client_that_does_not_fit_is_an_error(make_setup):
@@ -103,6 +103,6 @@ def test_nonsense_is_refused(make_setup):
 
 
 def test_a_round_by_hand_is_one_chunk(make_setup, close):
-    setup = make_setup(Algorithm(), chunk=1, engine=sequential)
+    setup = make_setup(Algorithm(), chunk=1, engine="sequential")
     one = run_round(setup, *start(setup), 0, setup.population.sample(0))
     close(next(iter(simulate(setup))).server, one.server, 1e-12)

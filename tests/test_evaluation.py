@@ -18,7 +18,6 @@ from gcfed import (
     evaluate,
     predict,
     record,
-    sequential,
     simulate,
 )
 from gcfed.algorithms import FedProx
@@ -32,7 +31,7 @@ def test(data):
 
 def test_a_model_is_judged_in_evaluation_mode_by_the_mean_over_all_examples(make_setup, test):
     module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 5))
-    setup = make_setup(Algorithm(), module=module, engine=sequential, fill="repeat")
+    setup = make_setup(Algorithm(), module=module, engine="sequential", fill="repeat")
     *_, result = simulate(setup)
     trained = setup.model.module(result.server.params, result.server.buffers).eval()
     with torch.no_grad():

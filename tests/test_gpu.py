@@ -7,9 +7,16 @@ import torch
 from running import lines, tiny
 from torch import nn
 
-from gcfed import ALGORITHMS, resume, run, sequential, simulate, simulate_together, verify
-from gcfed.engines.streams import Streams
-from gcfed.engines.vectorized import Vectorized
+from gcfed import (
+    ALGORITHMS,
+    Streams,
+    Vectorized,
+    resume,
+    run,
+    simulate,
+    simulate_together,
+    verify,
+)
 
 pytest_plugins = ["running"]
 pytestmark = [
@@ -37,9 +44,10 @@ def on_gpu(make_setup):
     """A setup whose model and data are on the card."""
 
     def make(algorithm, **changes):
+        engine = changes.pop("engine")
         setup = make_setup(algorithm, **changes)
         model, data = (value.to(torch.device("cuda")) for value in (setup.model, setup.data))
-        return replace(setup, model=model, data=data)
+        return replace(setup, model=model, data=data, engine=engine)
 
     return make
 
@@ -47,10 +55,13 @@ def on_gpu(make_setup):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["gcfed", "scaffold", "fedsol"])
 def test_engines_agree_with_the_cpu(name, engine, on_gpu, make_setup, close):
-    changes = {"rounds": 2, "module": Dropping(), "engine": engine()}
-    *_, there = simulate(on_gpu(ALGORITHMS[name](), **changes))
-    *_, here = simulate(make_setup(ALGORITHMS[name](), **{**changes, "engine": sequential}))
-    assert changes["engine"]._program._compiled
+    changes, engine = {"rounds": 2, "module": Dropping()}, engine()
+    rounds = simulate(on_gpu(ALGORITHMS[name](), engine=engine, **changes))
+    next(rounds)
+    assert engine._program.is_compiled
+    (there,) = rounds
+    assert engine._program is None  # and with it its graphs are gone
+    *_, here = simulate(make_setup(ALGORITHMS[name](), engine="sequential", **changes))
     close({k: v.cpu() for k, v in there.server.params.items()}, here.server.params)
     close(there.losses.cpu(), here.losses)
 

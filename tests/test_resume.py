@@ -26,6 +26,7 @@ from gcfed import (
     MODELS,
     Algorithm,
     InputError,
+    Sequential,
     load_run,
     resume,
     run,
@@ -545,16 +546,16 @@ def test_the_recorded_engine_threads_and_device_are_used(tmp_path):
 
 def test_fewer_clients_at_once_stay_fewer(tmp_path, monkeypatch):
     """Memory was short from the third round on; where a run is resumed there is enough."""
-    real = ENGINES["sequential"]
 
-    def short(jobs):
-        if int(jobs[0].cohort.round[0]) >= 2 and len(jobs[0].cohort.key) > 2:
-            raise torch.OutOfMemoryError
-        return real(jobs)
+    class Short(Sequential):
+        def __call__(self, jobs):
+            if int(jobs[0].cohort.round[0]) >= 2 and len(jobs[0].cohort.key) > 2:
+                raise torch.OutOfMemoryError
+            return super().__call__(jobs)
 
     config = small(clients=8, cohort=4, lr=0.3, rounds=6)
     with monkeypatch.context() as patched, pytest.warns(UserWarning, match="memory is short"):
-        patched.setitem(ENGINES._entries, "sequential", short)
+        patched.setitem(ENGINES._entries, "sequential", Short)
         run(config, tmp_path / "straight")
         broken_off(config, tmp_path / "a", 5)
     run(config, tmp_path / "enough")

@@ -9,7 +9,7 @@ import torch
 from running import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gcfed import DATASETS, Algorithm, FederatedData, sequential, simulate
+from gcfed import DATASETS, Algorithm, FederatedData, simulate
 from gcfed.config.build import build
 from gcfed.data.partitions.partition import Partition, Pool
 from gcfed.data.partitions.skew import partition_statistics
@@ -54,7 +54,7 @@ def of_clients(make_setup, num_clients):
     x = torch.zeros(1, 1, 4, 4).expand(size, -1, -1, -1)
     parts = Partition(torch.arange(size), torch.arange(num_clients + 1) * PER_CLIENT)
     data = FederatedData(x, torch.arange(size) % 5, parts, 5)
-    return make_setup(Algorithm(), data=data, engine=sequential, rounds=1)
+    return make_setup(Algorithm(), data=data, engine="sequential", rounds=1)
 
 
 def test_work_counts_what_is_computed():

@@ -1,17 +1,16 @@
 """Steps as traces: what is frozen, what is written, and that compilation takes place."""
 
-from contextlib import nullcontext
+import os
 
 import pytest
 import torch
 
-from gcfed import parse, sequential, simulate, start
+from gcfed import parse, start
 from gcfed.core import tree
 from gcfed.core.precision import arithmetic, resolve
-from gcfed.engines.graphs import GraphProgram, NoGraphError
 from gcfed.engines.lineup import Lineup, advance, copy, over_clients
-from gcfed.engines.tracing import Traced
-from gcfed.engines.vectorized import Vectorized, VectorProgram
+from gcfed.engines.tracing import Traced, inductor
+from gcfed.engines.vectorized import VectorProgram
 from gcfed.kernels.inplace import reuse_memory
 from gcfed.simulation.round import prepare
 
@@ -49,7 +48,7 @@ def test_compilation_takes_place(lineup, close):
     torch._dynamo.utils.counters.clear()
     client, batch = tree.take(lineup.cohort, 0), tree.take(next(lineup.batches()), 0)
     at = tree.take(lineup.begin(), 0)
-    compiled = Traced(lineup.task.step, at, batch, client, compiled=True)
+    compiled = Traced(lineup.task.step, at, batch, client, compiler=inductor)
     close(compiled(at, batch, client), lineup.task.step(at, batch, client), 1e-12)
     made = torch._dynamo.utils.counters
     assert made["stats"]["unique_graphs"] == 1 and not made["graph_break"]
@@ -78,7 +77,7 @@ def test_a_finished_client_costs_no_step(make_setup, monkeypatch):
     monkeypatch.setattr("gcfed.engines.graphs.over_clients", watch)
     setup = make_setup(parse("fedavg"), rounds=1, cohort_size=3)
     job = prepare(setup, *start(setup), 0, [0, 7, 4])
-    setup.chosen.engine([job])
+    setup.chosen.make()([job])
     assert sum(sizes) == sum(len(plan) for plan in job.batches.plans)
 
 
@@ -112,8 +111,8 @@ def test_auto_is_tf32_on_a_gpu_alone():
 
 
 def test_bf16_computes_in_bf16_and_keeps_the_weights(make_setup, run):
-    exact = run(parse("fedntd + gcfed"), engine=sequential)
-    rough = run(parse("fedntd + gcfed"), engine=sequential, precision="bf16")
+    exact = run(parse("fedntd + gcfed"), engine="sequential")
+    rough = run(parse("fedntd + gcfed"), engine="sequential", precision="bf16")
     gap = max((exact.server.params[n] - w).abs().max() for n, w in rough.server.params.items())
     assert 1e-6 < gap < 0.1
     assert {w.dtype for w in rough.server.params.values()} == {torch.float64}
@@ -155,41 +154,14 @@ def as_tuple(value):
     return value if isinstance(value, tuple) else (value,)
 
 
-class Uncapturable(GraphProgram):
-    """Fails in Inductor, or in every way."""
-
-    def __init__(self, broken):
-        self._compiled, self.broken = True, broken
-
-    def choose_sizes(self, clients):
-        return [clients]
-
-    def body(self, n, compiled):
-        return lambda: compiled
-
-    def _capture(self, body):
-        if self.broken == "all" or body():
-            raise RuntimeError("no such kernel\nand a long story")
-        return "graph"
-
-
-def test_what_cannot_be_compiled_is_captured_as_it_is():
-    with pytest.warns(UserWarning, match="step is not compiled, .*RuntimeError: no such kernel$"):
-        assert Uncapturable("compiler")._make(3) == "graph"
-    with pytest.raises(NoGraphError, match=r"no such kernel$"), pytest.warns(UserWarning):
-        Uncapturable("all")._make(3)
-
-
-def test_what_cannot_be_captured_runs_eagerly_with_one_sentence(make_setup, monkeypatch, close):
-    class Hopeless(Vectorized):
-        def _replay(self, lineup):
-            raise NoGraphError("no such kernel")
-
-    monkeypatch.setattr("gcfed.engines.graphs._is_on_gpu", lambda lineup: True)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    engine = Hopeless()
-    with pytest.warns(UserWarning, match="no CUDA graph, so rounds are slower") as told:
-        *_, found = simulate(make_setup(parse("gcfed"), engine=engine))
-    *_, expected = simulate(make_setup(parse("gcfed"), engine=sequential))
-    close(found.server, expected.server)
-    assert len(told) == 1
+@pytest.mark.parametrize("initialised", [True, False])
+def test_the_environment_is_set_while_cuda_computes(initialised, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialised)
+    monkeypatch.setenv("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "0")  # the user's own stays
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    before = dict(os.environ)
+    with pytest.raises(KeyError), arithmetic("tf32"):
+        inside = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if initialised else {}
+        assert dict(os.environ) == before | inside
+        raise KeyError
+    assert dict(os.environ) == before

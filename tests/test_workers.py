@@ -1,27 +1,32 @@
 """The workers engine: processes that agree with the specification, and end when they should."""
 
 import copy
+import multiprocessing
 import os
 import signal
-from dataclasses import dataclass
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from leftovers import open_files, shared_memory
 from torch import nn
 
 from gcfed import (
     AdamW,
     Algorithm,
     FederatedData,
+    Workers,
     parse,
     run_round,
-    sequential,
     simulate,
     simulate_together,
     start,
 )
 from gcfed.algorithms import ALGORITHMS, GCFed
-from gcfed.engines.workers import Workers
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def workers():
 
 
 def test_every_algorithm_agrees_with_sequential(registered, workers, run, close):
-    one, all_ = (run(registered, engine=engine) for engine in (sequential, workers))
+    one, all_ = (run(registered, engine=engine) for engine in ("sequential", workers))
     close(one.server, all_.server)
     close(one.uploads, all_.uploads)
     close(one.losses, all_.losses)
@@ -44,7 +49,7 @@ def test_every_algorithm_agrees_in_float32(name, workers, net, data, run, close)
     small = FederatedData(data.x.float(), data.y, data.parts, data.num_classes)
     one, all_ = (
         run(ALGORITHMS[name](), engine=engine, module=module, data=small)
-        for engine in (sequential, workers)
+        for engine in ("sequential", workers)
     )
     close(one.server.params, all_.server.params, 1e-3 if name == "feddecorr" else 1e-5)
 
@@ -62,21 +67,22 @@ def test_several_seeds_at_once(workers, make_setup, close):
 def test_the_processes_are_those_of_the_round_before(workers, make_setup):
     results = iter(simulate(make_setup(GCFed(), engine=workers)))
     next(results)
-    first = [p.pid for p in workers._pool._processes]
+    first = [p.pid for p in workers._program.pool.processes]
     next(results)
-    assert [p.pid for p in workers._pool._processes] == first and os.getpid() not in first
+    assert [p.pid for p in workers._program.pool.processes] == first and os.getpid() not in first
 
 
 def test_fewer_clients_are_trained_by_the_same_processes(workers, make_setup, close):
     ours, reference = (
         make_setup(parse("scaffold + gcfed"), engine=engine, cohort_size=4)
-        for engine in (workers, sequential)
+        for engine in (workers, "sequential")
     )
     pids = []
     for ids in ([2, 3, 7, 8], [9], [4, 3, 2]):
-        found, expected = (run_round(s, *start(s), 0, ids) for s in (ours, reference))
+        found = run_round(ours, *start(ours), 0, ids, engine=workers)
+        expected = run_round(reference, *start(reference), 0, ids)
         close((found.server, found.uploads), (expected.server, expected.uploads))
-        pids.append([p.pid for p in workers._pool._processes])
+        pids.append([p.pid for p in workers._program.pool.processes])
     assert pids[0] == pids[1] == pids[2]
 
 
@@ -88,7 +94,7 @@ def test_a_step_is_traced(workers, make_setup):
 def test_batchnorm_trains_without_a_trace(workers, run, close):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
-    one, all_ = (run(GCFed(), module=module, engine=e) for e in (sequential, workers))
+    one, all_ = (run(GCFed(), module=module, engine=e) for e in ("sequential", workers))
     close(one.server, all_.server)
 
 
@@ -101,12 +107,12 @@ class Untraceable(Algorithm):
 def test_what_cannot_be_traced_runs_as_it_is_written(workers, run, close):
     with pytest.warns(UserWarning, match="run each step as it is written.*tracing it failed"):
         slow = run(Untraceable(), engine=workers)
-    close(slow.server, run(Algorithm(), engine=sequential).server)
+    close(slow.server, run(Algorithm(), engine="sequential").server)
 
 
 def test_adamw_steps_in_place_as_it_does_out_of_place(workers, run, close):
     optimizer = AdamW(0.01, weight_decay=0.1)
-    one, all_ = (run(GCFed(), optimizer=optimizer, engine=e) for e in (sequential, workers))
+    one, all_ = (run(GCFed(), optimizer=optimizer, engine=e) for e in ("sequential", workers))
     close(one.server, all_.server)
 
 
@@ -131,15 +137,157 @@ def test_hidden_randomness_is_refused(workers, run):
 def test_a_killed_process_is_an_error_that_says_so(workers, make_setup):
     results = iter(simulate(make_setup(GCFed(), engine=workers)))
     next(results)
-    os.kill(workers._pool._processes[0].pid, signal.SIGKILL)
+    os.kill(workers._program.pool.processes[0].pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="a worker process ended"):
         next(results)
     workers.close()
 
 
-def test_closing_ends_the_processes(make_setup):
-    engine = Workers(processes=2)
-    next(iter(simulate(make_setup(GCFed(), engine=engine))))
-    processes = engine._pool._processes
-    engine.close()
-    assert all(not p.is_alive() for p in processes)
+# processes started afresh, where a fork would not be safe
+
+
+@contextmanager
+def a_thread():
+    """A thread that is alive, as in a notebook."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+
+
+class Plain(nn.Module):
+    """Defined in a module that no other process could import."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.fc(x.flatten(1))
+
+
+@dataclass(frozen=True)
+class Halved(GCFed):
+    def gradient(self, grads, params, ctx):
+        return super().gradient({n: g / 2 for n, g in grads.items()}, params, ctx)
+
+
+def test_beside_a_thread_nothing_is_forked_and_the_bits_are_the_same(make_setup):
+    """Several runs, in float64, of a module and an algorithm that are found nowhere by name."""
+    torch.manual_seed(4)
+    first = make_setup(Halved(), module=Plain(), engine="workers(processes=2)", rounds=2)
+    setups = [first, replace(first, schedule=replace(first.schedule, seed=1))]
+    forked = list(simulate_together(setups))
+    with a_thread():
+        files, fresh = open_files(), []
+        for outcomes in simulate_together(setups):
+            assert not multiprocessing.active_children()  # which are forked ones
+            fresh.append(outcomes)
+        assert open_files() == files and not shared_memory()
+    for one, other in zip(forked, fresh, strict=True):
+        for k in (0, 1):
+            torch.testing.assert_close(other[k].uploads, one[k].uploads, atol=0, rtol=0)
+            torch.testing.assert_close(other[k].server, one[k].server, atol=0, rtol=0)
+
+
+def test_an_error_of_a_fresh_process_is_raised_here(make_setup):
+    @dataclass(frozen=True)
+    class Elsewhere(Algorithm):
+        """Fails in any process but that which made it."""
+
+        home: int
+
+        def begin(self, anchor, ctx):
+            assert os.getpid() == self.home, "far from home"
+            return anchor
+
+    setup = make_setup(Elsewhere(os.getpid()), engine="workers(processes=1)")
+    with a_thread(), pytest.raises(RuntimeError, match="far from home"):
+        next(simulate(setup))
+    assert not shared_memory()
+
+
+SCRIPT = """
+import multiprocessing, os, sys, threading
+environment = dict(os.environ)
+import torch
+from torch import nn
+import gcfed
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.drop = nn.Linear(8, 3), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.drop(self.fc(x))
+
+class Nested(torch.autograd.Function):
+    "Whose backward pass does another one: from a depth on, torch takes threads for that."
+
+    @staticmethod
+    def forward(ctx, x, depth):
+        ctx.depth = depth
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.depth:
+            with torch.enable_grad():
+                inner = torch.ones(1, requires_grad=True)
+                Nested.apply(inner, ctx.depth - 1).sum().backward()
+        return g, None
+
+def hashes():
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 8), torch.arange(60) % 3
+    kinds = set()
+    def watch(record):
+        kinds.add("forked" if multiprocessing.active_children() else "fresh")
+    def loss(z, y):
+        return nn.functional.cross_entropy(z, y, reduction="none")
+    history = gcfed.fit(
+        Net(), (x, y), (x, y), loss=loss,
+        clients=4, cohort=2, rounds=2, engine="workers(processes=1)", on_round=watch,
+    )
+    print(*kinds)
+    return history["weights_sha256"]
+
+first = hashes()
+if sys.argv[1] == "thread":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+else:
+    Nested.apply(torch.ones(1, requires_grad=True), 100).sum().backward()
+print("the same" if hashes() == first else "others")
+print("left alone" if dict(os.environ) == environment else "changed")
+"""
+
+
+@pytest.mark.parametrize("why", ["thread", "autograd"])
+def test_a_script_that_cannot_fork(why, tmp_path):
+    """What ``__main__`` defines travels, nobody runs the script again, its environment stays."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    answer = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:gcfed", "script.py", why],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert answer.stderr == ""
+    assert answer.stdout.splitlines() == ["forked", "fresh", "the same", "left alone"]
+
+
+def test_how_memory_is_freed_changes_in_workers_alone(make_setup, tmp_path, monkeypatch):
+    """`mallopt` would hold for the whole process."""
+
+    def note():
+        (tmp_path / str(os.getpid())).touch()
+
+    monkeypatch.setattr("gcfed.engines.worker_pool.keep_freed_memory", note)
+    rounds = simulate(make_setup(GCFed(), engine="workers(processes=2)"))
+    next(rounds)
+    workers = {str(p.pid) for p in multiprocessing.active_children()}
+    assert {path.name for path in tmp_path.iterdir()} == workers and len(workers) == 2

@@ -144,7 +144,7 @@ def _names(config: Config, given: Given) -> dict[str, str]:
     if given.module is None:
         named["model"] = MODELS
     if config.engine != "auto":
-        ENGINES[config.engine]  # has no hyper-parameters, but may be misspelt
+        ENGINES.parse(config.engine)  # it is written out by the setup, but may be misspelt
     names = {key: registry.canonical(getattr(config, key)) for key, registry in named.items()}
     if "dataset" in names:  # its path holds wherever the config is read
         root = data_dir(None if config.data_dir is None else Path(config.data_dir))

@@ -1,61 +1,71 @@
 """Engines by name, and the one that suits the device and the model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-from gcfed.core.client import Job, Trained
 from gcfed.core.model import Model
-from gcfed.engines.sequential import sequential
-from gcfed.engines.streams import streams
-from gcfed.engines.vectorized import vectorized
-from gcfed.engines.workers import available_cores, can_fork, workers
+from gcfed.engines.engine import Engine, FunctionEngine, Train
+from gcfed.engines.sequential import Sequential
+from gcfed.engines.shared_memory import can_share_memory
+from gcfed.engines.streams import Streams
+from gcfed.engines.vectorized import Vectorized
+from gcfed.engines.workers import Workers, available_cores
 from gcfed.kernels.products import FEW
-from gcfed.registry import Registry
+from gcfed.registry import Registry, hyper_parameters
 
-Engine = Callable[[Sequence[Job]], list[Trained]]
-"""Trains the cohorts of one or several runs; each goes out as it came, clients stacked, and is good
-until the engine is called again.
-"""
+ENGINES: Registry[Callable[..., Engine]] = Registry("engine")
+"""What makes engines; ``workers(processes=4)`` names one and sets its arguments."""
+
+for kind in (Sequential, Vectorized, Streams, Workers):
+    ENGINES.register(kind.name)(kind)
 
 
 class Choice(NamedTuple):
-    """An engine, its name, and why it was chosen."""
+    """Which engine trains a run, by its name and what makes it, and why."""
 
     name: str
-    engine: Engine
+    make: Callable[[], Engine]
     reason: str
 
 
-ENGINES: Registry[Engine] = Registry("engine")
-ENGINES.register("sequential")(sequential)
-ENGINES.register("vectorized")(vectorized)
-ENGINES.register("streams")(streams)
-ENGINES.register("workers")(workers)
-
-
-def needs_cuda(engine: Engine) -> bool:
-    """Whether it works on a GPU alone."""
-    return bool(getattr(engine, "needs_cuda", False))
-
-
-def choose(engine: Engine | str, model: Model, batch_size: int) -> Choice:
+def choose(engine: Engine | Train | str, model: Model, batch_size: int) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
     if engine == "auto":
         return _auto(model, batch_size)
     if isinstance(engine, str):
-        return Choice(engine, ENGINES[engine], "as asked")
-    return Choice(getattr(engine, "name", "own"), engine, "as asked")
+        made = ENGINES.parse(engine)
+        return Choice(_written(made), made, "as asked")
+    own = engine if isinstance(engine, Engine) else FunctionEngine(engine)
+    return Choice(own.name, lambda: own, "as asked")
+
+
+def needs_cuda(engine: str) -> bool:
+    """Whether the engine of this name works on a CUDA device alone."""
+    return engine != "auto" and ENGINES.parse(engine)().needs_cuda
+
+
+def _written(made: "partial[Engine]") -> str:
+    """The name of an engine, with the arguments that are not its defaults."""
+    defaults = hyper_parameters(made.func)
+    given = [f"{k}={v!r}" for k, v in made.keywords.items() if v != defaults[k][1]]
+    name = ENGINES.name_of(made.func) or made().name
+    return f"{name}({', '.join(given)})" if given else name
 
 
 def _auto(model: Model, batch_size: int) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
-        if cores > 1 and can_fork():
-            return Choice("workers", workers, f"{cores} cores, one client each")
-        return Choice("sequential", sequential, "one core, one client at a time")
+        if cores > 1 and can_share_memory():
+            return _chosen(Workers, f"{cores} cores, one client each")
+        return _chosen(Sequential, "one core, one client at a time")
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
-        return Choice("sequential", sequential, f"batch statistics ({norms}) cannot be padded")
+        return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
     if model.has_convolutions and batch_size > FEW:
-        return Choice("streams", streams, "convolutions are fastest side by side")
-    return Choice("vectorized", vectorized, "products are fastest together")
+        return _chosen(Streams, "convolutions are fastest side by side")
+    return _chosen(Vectorized, "products are fastest together")
+
+
+def _chosen(kind: type[Engine], reason: str) -> Choice:
+    return Choice(kind.name, kind, reason)

@@ -1,4 +1,4 @@
-"""Steps compiled, captured once and replayed: what CUDA graphs need, whatever is in them."""
+"""Steps compiled, recorded once and replayed: what engines of an accelerator have in common."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -10,10 +10,13 @@ import torch
 from gcfed.core import tree
 from gcfed.core.client import Client, ClientTask, Job, Progress, Trained
 from gcfed.core.types import Batch
+from gcfed.engines.engine import Engine
 from gcfed.engines.lineup import Lineup, advance, compact, copy, is_shared, over_clients, own
+from gcfed.engines.recorder import Body, CudaRecorder, Recorder
+from gcfed.engines.tracing import Compiler
 
 
-class GraphEngine(ABC):
+class GraphEngine(Engine):
     """Trains all clients of a lineup at once, by a program that is made in the first round.
 
     What cannot be compiled is captured as it is, and what cannot be captured runs eagerly; either
@@ -27,34 +30,36 @@ class GraphEngine(ABC):
         self._eager: ClientTask | None = None  # the task that no graph could be made of
 
     @abstractmethod
-    def program(self, lineup: Lineup) -> "GraphProgram": ...
+    def program(self, lineup: Lineup, recorder: Recorder) -> "GraphProgram":
+        """What takes the clients of a lineup, and of those like it, through their steps."""
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
         lineup = Lineup.of(jobs)
-        if not _is_on_gpu(lineup) or lineup.task == self._eager:
+        recorder = self.recorder_on(lineup.cohort.key.device)
+        if recorder is None or lineup.task == self._eager:
             return lineup.finish(eagerly(lineup))
         try:
-            with torch.cuda.device(lineup.cohort.key.device):
-                return self._replay(lineup.filled())
+            with recorder.guard():
+                return self._replay(lineup.filled(), recorder)
         except NoGraphError as error:
             warnings.warn(f"no CUDA graph, so rounds are slower: {error}", stacklevel=2)
             self.close()
             self._eager = lineup.task
             return lineup.finish(eagerly(lineup))
 
-    def _replay(self, lineup: Lineup) -> list[Trained]:
+    def recorder_on(self, device: torch.device) -> Recorder | None:
+        """What records steps on a device; None where they are run as they are written."""
+        return CudaRecorder(device) if device.type == "cuda" else None
+
+    def _replay(self, lineup: Lineup, recorder: Recorder) -> list[Trained]:
         if self._program is None or not self._program.fits(lineup):
             self.close()
-            self._program = self.program(lineup)
+            self._program = self.program(lineup, recorder)
         return lineup.finish(self._program.run(lineup))
 
     def close(self) -> None:
-        """Forget the program: its memory is needed."""
-        self._program = None
-
-
-def _is_on_gpu(lineup: Lineup) -> bool:
-    return lineup.cohort.key.is_cuda
+        """Forget the program, and with it its graphs and their memory."""
+        self._program = self._eager = None
 
 
 def eagerly(lineup: Lineup) -> Progress:
@@ -73,29 +78,33 @@ class NoGraphError(RuntimeError):
 
 
 class GraphProgram(ABC):
-    """A cohort's step as CUDA graphs over memory of fixed place.
+    """A cohort's step over memory of fixed place, recorded and replayed.
 
-    There is one graph for each of a few numbers of clients (`sizes`), made when it is first needed;
-    the clients that still have steps to take are rounded up to one of these.
+    There is one recording for each of a few numbers of clients (`sizes`), made when it is first
+    needed; the clients that still have steps to take are rounded up to one of these.
     """
 
-    def __init__(self, lineup: Lineup) -> None:
+    def __init__(self, lineup: Lineup, recorder: Recorder) -> None:
+        self.recorder = recorder
         self.task: ClientTask = lineup.task
         self.cohort: Client = tree.map(own, lineup.cohort)
         self.at: Progress = lineup.begin()
         self.batch: Batch = tree.map(torch.clone, next(lineup.batches()))
         self.sizes = self.choose_sizes(len(lineup.steps))
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
-        self._compiled = True
+        self._replays: dict[int, Callable[[], None]] = {}
+        self._compiler: Compiler | None = recorder.compile
 
     @abstractmethod
     def choose_sizes(self, clients: int) -> list[int]:
-        """The numbers of clients for which there is a graph, from the smallest to all."""
+        """The numbers of clients for which there is a recording, from the smallest to all."""
 
     @abstractmethod
-    def body(self, n: int, compiled: bool) -> Callable[[], object]:
+    def body(self, n: int, compiler: Compiler | None) -> Body:
         """A function that takes the first ``n`` clients one step further, in place."""
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiler is not None
 
     def fits(self, lineup: Lineup) -> bool:
         """Whether this is the same work, in another round."""
@@ -112,7 +121,7 @@ class GraphProgram(ABC):
         for t, batch in enumerate(lineup.batches()):
             copy(self.batch, batch)
             active = lineup.active(t)
-            self._graph(next(n for n in self.sizes if n >= active)).replay()
+            self._replay(next(n for n in self.sizes if n >= active))()
         return self.progress()
 
     def load(self, lineup: Lineup) -> None:
@@ -128,34 +137,22 @@ class GraphProgram(ABC):
         """How far the clients are, in memory that the next round leaves alone."""
         return tree.map(torch.clone, self.at)
 
-    def _graph(self, n: int) -> torch.cuda.CUDAGraph:
-        if n not in self._graphs:
+    def _replay(self, n: int) -> Callable[[], None]:
+        if n not in self._replays:
             before = self.progress()
-            self._graphs[n] = self._make(n)
+            self._replays[n] = self._record(n)
             self.restore(before)
-        return self._graphs[n]
+        return self._replays[n]
 
-    def _make(self, n: int) -> torch.cuda.CUDAGraph:
+    def _record(self, n: int) -> Callable[[], None]:
         try:
-            return self._capture(self.body(n, self._compiled))
+            return self.recorder.capture(self.body(n, self._compiler))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            if not self._compiled:
+            if self._compiler is None:
                 raise NoGraphError(reason) from error
             warnings.warn(f"the step is not compiled, so it is slower: {reason}", stacklevel=2)
-            self._compiled = False
-            return self._make(n)
-
-    def _capture(self, body: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # libraries choose and allocate at the first calls
-                body()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            body()
-        return graph
+            self._compiler = None
+            return self._record(n)

@@ -1,16 +1,15 @@
 """Every client on a branch of its own of one CUDA graph: for models whose mapped steps are slow."""
 
-from collections.abc import Callable
 from dataclasses import replace
-
-import torch
+from functools import partial
 
 from gcfed.core import tree
 from gcfed.core.client import Client, Progress
 from gcfed.core.types import Batch
 from gcfed.engines.graphs import GraphEngine, GraphProgram
 from gcfed.engines.lineup import Lineup, advance, copy, is_shared
-from gcfed.engines.tracing import Traced
+from gcfed.engines.recorder import Body, Recorder
+from gcfed.engines.tracing import Compiler, Traced
 from gcfed.kernels.layout import ChannelsLast, channels_last
 
 
@@ -23,8 +22,8 @@ class Streams(GraphEngine):
     name = "streams"
     needs_cuda = True
 
-    def program(self, lineup: Lineup) -> GraphProgram:
-        return StreamProgram(lineup)
+    def program(self, lineup: Lineup, recorder: Recorder) -> GraphProgram:
+        return StreamProgram(lineup, recorder)
 
 
 class StreamProgram(GraphProgram):
@@ -34,12 +33,12 @@ class StreamProgram(GraphProgram):
     convolutions like them.
     """
 
-    def __init__(self, lineup: Lineup) -> None:
-        super().__init__(lineup)
+    def __init__(self, lineup: Lineup, recorder: Recorder) -> None:
+        super().__init__(lineup, recorder)
         self._clients = [self._client(k) for k in range(len(lineup.steps))]
         self._at = [_laid_out(tree.take(self.at, k)) for k in range(len(lineup.steps))]
-        self._streams = [torch.cuda.Stream() for _ in self._at]  # type: ignore[no-untyped-call]
-        self._steps: dict[bool, Traced[tuple[()]]] = {}
+        self._side_by_side = recorder.branches(len(lineup.steps))
+        self._steps: dict[Compiler | None, Traced[tuple[()]]] = {}
 
     def choose_sizes(self, clients: int) -> list[int]:
         """Every number, or every second, third, ...: a graph costs a capture, no compilation."""
@@ -57,23 +56,13 @@ class StreamProgram(GraphProgram):
     def progress(self) -> Progress:
         return tree.stack([tree.map(lambda x: x.contiguous(), at) for at in self._at])
 
-    def body(self, n: int, compiled: bool) -> Callable[[], object]:
+    def body(self, n: int, compiler: Compiler | None) -> Body:
         batches = [tree.take(self.batch, k) for k in range(n)]
         clients = list(zip(self._at[:n], batches, self._clients[:n], strict=True))
-        if compiled not in self._steps:
-            self._steps[compiled] = Traced(self._step, *clients[0], compiled=compiled)
-        step, streams = self._steps[compiled], self._streams[:n]
-
-        def branches() -> None:
-            root = torch.cuda.current_stream()
-            for client, stream in zip(clients, streams, strict=True):
-                stream.wait_stream(root)
-                with torch.cuda.stream(stream):
-                    step(*client)
-            for stream in streams:
-                root.wait_stream(stream)
-
-        return branches
+        if compiler not in self._steps:
+            self._steps[compiler] = Traced(self._step, *clients[0], compiler=compiler)
+        step = self._steps[compiler]
+        return partial(self._side_by_side, [partial(step, *client) for client in clients])
 
     def _step(self, at: Progress, batch: Batch, client: Client) -> tuple[()]:
         task = replace(self.task, transform=ChannelsLast(self.task.transform))
@@ -86,6 +75,3 @@ class StreamProgram(GraphProgram):
 
 def _laid_out(at: Progress) -> Progress:
     return tree.map(lambda x: channels_last(x.clone()), at)
-
-
-streams = Streams()

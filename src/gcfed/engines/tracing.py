@@ -9,16 +9,24 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.fx import Graph
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import Graph, GraphModule
 
 from gcfed.core import tree
+from gcfed.core.torch_internals import make_fx
 
 T = TypeVar("T")
 
+Compiler = Callable[[GraphModule], Callable[..., Any]]
+"""Makes faster code of a trace."""
+
+
+def inductor(trace: GraphModule) -> Callable[..., Any]:
+    """Torch's compiler, for these shapes alone."""
+    return torch.compile(trace, dynamic=False)
+
 
 class Traced(Generic[T]):
-    """``fn`` as it acts on arguments shaped as ``arguments``; compiled by Inductor if asked.
+    """``fn`` as it acts on arguments shaped as ``arguments``; faster by a compiler.
 
     What ``fn`` writes into its arguments, the trace writes too.  ``change`` may rewrite the trace.
     """
@@ -27,7 +35,7 @@ class Traced(Generic[T]):
         self,
         fn: Callable[..., T],
         *arguments: Any,
-        compiled: bool = False,
+        compiler: Compiler | None = None,
         change: Callable[[Graph], None] | None = None,
     ) -> None:
         shape: list[T] = []
@@ -44,7 +52,7 @@ class Traced(Generic[T]):
         module.recompile()
         self._shape = tree.map(lambda _: _PLACE, shape[-1])
         # torch.compile on ``fn`` itself would compile nothing, and not say so
-        self._run = torch.compile(module, dynamic=False) if compiled else module
+        self._run = module if compiler is None else compiler(module)
 
     def __call__(self, *arguments: Any) -> T:
         return self.on_leaves([x for _, x in tree.leaves(arguments)])

@@ -1,6 +1,7 @@
 """The short way: one's own module and data, and a history to plot."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +82,12 @@ def fit(
     )
     experiment = build(make({**settings, **named}, "fit"), given)
     records: list[Record] = []
-    for result in simulate(experiment.setup, first_snapshot(experiment)):
-        records.append(experiment.record(result))
-        server = result.server
-        if on_round is not None:
-            on_round(records[-1])
+    with closing(simulate(experiment.setup, first_snapshot(experiment))) as rounds:
+        for result in rounds:
+            records.append(experiment.record(result))
+            server = result.server
+            if on_round is not None:
+                on_round(records[-1])
     trained = experiment.setup.model.module(server.params, server.buffers)
     return History(records, trained, experiment)
 

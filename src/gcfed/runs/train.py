@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +124,11 @@ def _advance(writers: Sequence[RunWriter], observe: Observer | None) -> None:
     live = [i for i, writer in enumerate(writers) if not writer.diverged]
     setups = [writers[i].experiment.setup for i in live]
     places = [writers[i].snapshot for i in live]
+    if not live:
+        return
     pace = CheckpointClock(writers[0].experiment.config)
-    with stop_request() as request:
-        for outcomes in simulate_together(setups, places) if live else ():
+    with stop_request() as request, closing(simulate_together(setups, places)) as rounds:
+        for outcomes in rounds:
             lines = _write({writers[live[k]]: outcome for k, outcome in outcomes.items()})
             if observe is not None:
                 observe({i: lines[writers[i]] for i in live if writers[i] in lines})

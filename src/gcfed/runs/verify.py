@@ -1,6 +1,7 @@
 """Recorded runs, done again: do their weights come out the same?"""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -54,14 +55,15 @@ def verify_together(
     differs: dict[int, int] = {}
     with recorded_threads(runs[0]):
         setups = [experiment.setup for experiment in rebuild(runs)]
-        for t, outcomes in enumerate(_again(setups, _chunks(runs, num_rounds))):
-            for i, outcome in outcomes.items():
-                if t < len(written[i]) and _found(outcome) != written[i][t]:
-                    differs.setdefault(i, t)
-            if observe is not None:
-                observe(t + 1)
-            if len(differs) == len(runs):
-                break
+        with closing(_again(setups, _chunks(runs, num_rounds))) as again:
+            for t, outcomes in enumerate(again):
+                for i, outcome in outcomes.items():
+                    if t < len(written[i]) and _found(outcome) != written[i][t]:
+                        differs.setdefault(i, t)
+                if observe is not None:
+                    observe(t + 1)
+                if len(differs) == len(runs):
+                    break
     return [
         Verification(run.path, min(num_rounds, len(written[i])), differs.get(i))
         for i, run in enumerate(runs)
@@ -70,15 +72,15 @@ def verify_together(
 
 def _again(
     setups: Sequence[Setup], chunks: Sequence[int | None]
-) -> Iterator[dict[int, RoundResult | DivergedError]]:
+) -> Generator[dict[int, RoundResult | DivergedError]]:
     """The rounds of runs trained together, as many clients at once as there were in each."""
     live, states = list(range(len(setups))), None
     for chunk, alike in groupby(chunks):
         now = [replace(setups[i], chunk=chunk) for i in live]
-        again = simulate_together(now, states)
-        for _, outcomes in zip(alike, again, strict=False):
-            found = {live[k]: outcome for k, outcome in outcomes.items()}
-            yield found
+        with closing(simulate_together(now, states)) as again:
+            for _, outcomes in zip(alike, again, strict=False):
+                found = {live[k]: outcome for k, outcome in outcomes.items()}
+                yield found
         going_on = {i: o for i, o in found.items() if isinstance(o, RoundResult)}
         live, states = list(going_on), list(going_on.values())
         if not live:

@@ -1,12 +1,14 @@
 """Runs: round after round, as a generator; evaluation, logging and stopping are its consumer's."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import torch
 
 from gcfed.core import keys
+from gcfed.engines import Engine
 from gcfed.errors import DivergedError, InputError
 from gcfed.population.population import Drawn
 from gcfed.simulation.round import Received, conclude, prepare, receive
@@ -32,44 +34,53 @@ class Draws:
             self._ahead = {(i, t): self._setups[i].population.draw(t) for i in runs}
 
 
-def simulate(setup: Setup, after: RoundResult | Snapshot | None = None) -> Iterator[RoundResult]:
+def simulate(setup: Setup, after: RoundResult | Snapshot | None = None) -> Generator[RoundResult]:
     """Yield the rounds of a run, from the first or from the one that follows ``after``."""
     resumed = None if after is None else [after]
-    for outcomes in simulate_together([setup], resumed):
-        (outcome,) = outcomes.values()
-        if isinstance(outcome, DivergedError):
-            raise outcome
-        yield outcome
+    with closing(simulate_together([setup], resumed)) as rounds:
+        for outcomes in rounds:
+            (outcome,) = outcomes.values()
+            if isinstance(outcome, DivergedError):
+                raise outcome
+            yield outcome
 
 
 def simulate_together(
     setups: Sequence[Setup],
     after: Sequence[RoundResult | Snapshot] | None = None,
-) -> Iterator[dict[int, RoundResult | DivergedError]]:
+) -> Generator[dict[int, RoundResult | DivergedError]]:
     """Yield the rounds of several runs, all of whose clients an engine is given at once.
 
     Each round comes as the outcomes by run; a run that diverges has an error as its last, and the
-    others go on without it.
+    others go on without it.  The engine is closed when the last round is over, when a round fails,
+    and when the generator is closed or forgotten.
     """
-    if len({(setup.chosen.engine, setup.schedule.rounds) for setup in setups}) != 1:
+    if len({(_engine_of(setup), setup.schedule.rounds) for setup in setups}) != 1:
         raise InputError("runs go together with the same engine for the same number of rounds")
     first = after[0].round + 1 if after else 0
     states: dict[int, Position] = dict(enumerate(after or map(start, setups)))
     draws = Draws(setups)
-    for t in range(first, setups[0].schedule.rounds):
-        while True:
-            try:
-                outcomes = _round(setups, states, t, draws)
-                break
-            except torch.OutOfMemoryError as error:
-                setups = _in_smaller_chunks(setups, error)
-        yield outcomes
-        states = {i: o for i, o in outcomes.items() if isinstance(o, RoundResult)}
-        if not states:
-            return
+    with setups[0].chosen.make() as engine:
+        for t in range(first, setups[0].schedule.rounds):
+            while True:
+                try:
+                    outcomes = _round(engine, setups, states, t, draws)
+                    break
+                except torch.OutOfMemoryError as error:
+                    setups = _in_smaller_chunks(engine, setups, error)
+            yield outcomes
+            states = {i: o for i, o in outcomes.items() if isinstance(o, RoundResult)}
+            if not states:
+                return
+
+
+def _engine_of(setup: Setup) -> object:
+    """The name of a setup's engine, or the engine itself where it was given as an object."""
+    return setup.chosen.name if isinstance(setup.engine, str) else setup.engine
 
 
 def _round(
+    engine: Engine,
     setups: Sequence[Setup],
     states: Mapping[int, Position],
     t: int,
@@ -90,7 +101,7 @@ def _round(
             prepare(setups[i], states[i].server, clients[i], t, ids[i], plans[i]) for i in going
         ]
         with keys.untouched(), setups[0].arithmetic():
-            trained = setups[0].chosen.engine(jobs) if jobs else []
+            trained = engine(jobs) if jobs else []
         if c + 1 == count:
             draws.look_ahead(states, t + 1)
         for i, job, work in zip(going, jobs, trained, strict=True):
@@ -109,13 +120,12 @@ def _round(
     return {i: outcomes[i] for i in states}
 
 
-def _in_smaller_chunks(setups: Sequence[Setup], error: Exception) -> list[Setup]:
+def _in_smaller_chunks(engine: Engine, setups: Sequence[Setup], error: Exception) -> list[Setup]:
     """The same runs with half as many clients at once; one at a time cannot be halved."""
     size = setups[0].chunk or setups[0].schedule.cohort_size
     if size == 1:
         raise error
-    if close := getattr(setups[0].chosen.engine, "close", None):
-        close()
+    engine.close()
     torch.cuda.empty_cache()
     half = -(-size // 2)
     warnings.warn(f"memory is short: {half} clients at once instead of {size}", stacklevel=3)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from gcfed.core.client import Job, LocalModel, Trained, cohort_of
 from gcfed.core.server import Arrived, PartialMean, Server
 from gcfed.core.tree import Tree
 from gcfed.core.types import Upload
+from gcfed.engines import Engine
 from gcfed.errors import DivergedError
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import Clients, RoundResult
@@ -25,12 +27,19 @@ def run_round(
     t: int,
     ids: Sequence[int],
     plans: Sequence[BatchPlan] | None = None,
+    *,
+    engine: Engine | None = None,
 ) -> RoundResult:
-    """Round ``t`` with the clients ``ids``, on ``plans`` if given; changes nothing it is given."""
+    """Round ``t`` with the clients ``ids``, on ``plans`` if given; changes nothing it is given.
+
+    It is trained by ``engine``, which stays open, or else by one that is opened for this round.
+    """
     job = prepare(setup, server, clients, t, ids, plans)
-    with keys.untouched(), setup.arithmetic():
-        (trained,) = setup.chosen.engine([job])
-    received, clients = receive(setup, server, clients, t, ids, job, trained)
+    with ExitStack() as stack:
+        engine = engine or stack.enter_context(setup.chosen.make())
+        with keys.untouched(), setup.arithmetic():
+            (trained,) = engine([job])
+        received, clients = receive(setup, server, clients, t, ids, job, trained)
     return conclude(setup, server, clients, t, [received])
 
 

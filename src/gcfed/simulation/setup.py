@@ -20,7 +20,7 @@ from gcfed.core.server import BufferPolicy, ServerTask
 from gcfed.core.tree import Tree
 from gcfed.core.types import Transform
 from gcfed.data.federated import FederatedData
-from gcfed.engines import Choice, Engine, choose, needs_cuda
+from gcfed.engines import Choice, Engine, Train, choose
 from gcfed.errors import InputError
 from gcfed.population.availability import ALWAYS, Availability
 from gcfed.population.faults import NO_FAULTS, Faults
@@ -38,7 +38,8 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 class Setup:
     """A run before it starts: the server's task, the clients' task, and the population.
 
-    - ``engine``: how a cohort is trained, by name or as a function.
+    - ``engine``: how a cohort is trained: an engine by name, with its arguments if need be, or as
+      an `Engine`, or a function of jobs.  A run opens it when it starts and closes it at its end.
     - ``precision``: how products are computed, ``"float32"`` being strict; ``"auto"`` is
       ``"tf32"`` on a GPU.
     - ``transform``: the first thing that a batch's x goes through, with a key in training
@@ -60,7 +61,7 @@ class Setup:
     data: FederatedData
     optimizer: Optimizer
     schedule: Schedule
-    engine: Engine | str = "auto"
+    engine: Engine | Train | str = "auto"
     precision: Precision = "auto"
     loss: Loss = cross_entropy
     transform: Transform | None = None
@@ -91,10 +92,11 @@ class Setup:
             if needy and not met:
                 names = " and ".join(needy)
                 raise InputError(f"{given} breaks the equations of {names}, which need {need}")
-        if needs_cuda(self.chosen.engine) and self.device.type != "cuda":
+        engine = self.chosen.make()
+        if engine.needs_cuda and self.device.type != "cuda":
             name = self.chosen.name
             raise InputError(f"the {name} engine needs a CUDA device; on a CPU there is workers")
-        if self.model.cross_batch and getattr(self.chosen.engine, "pads", False):
+        if self.model.cross_batch and engine.pads:
             raise InputError(
                 f"the {self.chosen.name} engine cannot train {', '.join(self.model.cross_batch)}: "
                 "ragged batches are padded, and batch statistics would count the padding; "
@@ -114,7 +116,7 @@ class Setup:
 
     @cached_property
     def chosen(self) -> Choice:
-        """The engine of this run, and why it is this one."""
+        """Which engine trains this run, and why it is this one."""
         return choose(self.engine, self.model, self.schedule.batch_size)
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 from gcfed.config.build import Experiment, build
 from gcfed.config.identity import digest, fingerprint, identity
-from gcfed.engines import ENGINES, needs_cuda
+from gcfed.engines import needs_cuda
 from gcfed.errors import InputError
 from gcfed.results.run import Run
 from gcfed.runs.resume import is_done
@@ -95,10 +95,10 @@ class Builder:
 
     def build(self, cell: Cell, where: str, device: str) -> Experiment:
         config = cell.configs[0].model_copy(update={"device": "cpu"})
-        if device != "cpu" and config.engine in ENGINES and needs_cuda(ENGINES[config.engine]):
-            config = config.model_copy(update={"engine": "auto"})  # here nothing is trained
         alike = (config.dataset, config.data_dir, config.model, config.plugins)
         try:
+            if device != "cpu" and needs_cuda(config.engine):
+                config = config.model_copy(update={"engine": "auto"})  # here nothing is trained
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # they come again when the cell is trained
                 require(config.track)

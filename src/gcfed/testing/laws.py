@@ -24,7 +24,6 @@ from gcfed.core.tree import State
 from gcfed.core.types import ServerContext
 from gcfed.data.federated import FederatedData
 from gcfed.data.partitions.partition import Partition
-from gcfed.engines import Engine, sequential, vectorized
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
@@ -52,13 +51,13 @@ def check(algorithm: Algorithm) -> list[str]:
 
 def engines_agree(algorithm: Algorithm) -> None:
     """Ragged clients come out alike one by one, and padded and mapped."""
-    one, all_ = (_run(algorithm, engine) for engine in (sequential, vectorized))
+    one, all_ = (_run(algorithm, engine) for engine in ("sequential", "vectorized"))
     _compare("the engines disagree", _outcome(one), _outcome(all_))
 
 
 def composes_with_gcfed(algorithm: Algorithm) -> None:
     try:
-        one, all_ = (_run(algorithm + GCFed(), engine) for engine in (sequential, vectorized))
+        one, all_ = (_run(algorithm + GCFed(), engine) for engine in ("sequential", "vectorized"))
     except Exception as error:
         raise LawBroken(f"it does not run before GC-Fed: {error}") from error
     _compare("before GC-Fed, the engines disagree", _outcome(one), _outcome(all_))
@@ -85,12 +84,12 @@ def hooks_leave_their_arguments(algorithm: Algorithm) -> None:
 
 
 def same_seed_same_bits(algorithm: Algorithm) -> None:
-    first, again = _run(algorithm, vectorized), _run(algorithm, vectorized)
+    first, again = _run(algorithm, "vectorized"), _run(algorithm, "vectorized")
     _compare("run twice with one seed, it differs", _outcome(first), _outcome(again), 0.0)
 
 
 def order_of_a_cohort_is_no_matter(algorithm: Algorithm) -> None:
-    setup, servers = _setup(algorithm, vectorized), []
+    setup, servers = _setup(algorithm, "vectorized"), []
     for ids in ([1, 2, 4], [4, 1, 2]):
         first = run_round(setup, *start(setup), 0, ids)
         servers.append(run_round(setup, first.server, first.clients, 1, ids).server)
@@ -160,7 +159,7 @@ def _federation() -> tuple[Model, FederatedData]:
     return Model(net.double()), FederatedData(x, y, Partition.of(parts), 3)
 
 
-def _setup(algorithm: Algorithm, engine: Engine = sequential) -> Setup:
+def _setup(algorithm: Algorithm, engine: str = "sequential") -> Setup:
     model, data = _federation()
     return Setup(
         algorithm=algorithm,
@@ -172,7 +171,7 @@ def _setup(algorithm: Algorithm, engine: Engine = sequential) -> Setup:
     )
 
 
-def _run(algorithm: Algorithm, engine: Engine = sequential) -> RoundResult:
+def _run(algorithm: Algorithm, engine: str = "sequential") -> RoundResult:
     *_, result = simulate(_setup(algorithm, engine))
     return result
 

@@ -1,0 +1,45 @@
+"""What an engine is: it trains cohorts, and it has a life that ends."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self
+
+from gcfed.core.client import Job, Trained
+
+Train = Callable[[Sequence[Job]], list[Trained]]
+"""Trains the cohorts of one or several runs; each goes out as it came, clients stacked."""
+
+
+class Engine(ABC):
+    """Trains cohorts, and holds what it needs for that from its first call until it is closed.
+
+    A subclass says what it is called, whether it pads short batches, and whether it works on a
+    CUDA device alone.
+    """
+
+    name: ClassVar[str] = "own"
+    pads: ClassVar[bool] = False
+    needs_cuda: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
+        """Train the clients of each job; the result is good until the next call."""
+
+    def close(self) -> None:  # noqa: B027 (many engines hold nothing)
+        """Let go of processes, graphs and memory; the next call starts anew."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class FunctionEngine(Engine):
+    """A function of jobs as an engine."""
+
+    def __init__(self, train: Train) -> None:
+        self._train = train
+
+    def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
+        return self._train(jobs)

@@ -1,0 +1,84 @@
+"""Steps recorded once and replayed: all that engines ask of CUDA, in one place."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from gcfed.engines.tracing import inductor
+
+Body = Callable[[], object]
+"""A step over tensors of fixed place, which it changes."""
+
+SideBySide = Callable[[Sequence[Body]], None]
+"""Runs bodies that do not depend on each other, at the same time where that is possible."""
+
+
+class Recorder(ABC):
+    """What engines need of a device that can record a step and replay it."""
+
+    @abstractmethod
+    def guard(self) -> AbstractContextManager[object]:
+        """Inside, this recorder's device is the one in use."""
+
+    @abstractmethod
+    def compile(self, trace: GraphModule) -> Callable[..., Any]:
+        """Faster code of a trace."""
+
+    @abstractmethod
+    def branches(self, count: int) -> SideBySide:
+        """What runs so many bodies side by side, inside a body that is recorded."""
+
+    @abstractmethod
+    def capture(self, body: Body) -> Callable[[], None]:
+        """Record ``body``; what is given replays it.
+
+        To that end ``body`` runs several times, so what it changes must be restored afterwards.
+        """
+
+
+class CudaRecorder(Recorder):
+    """CUDA graphs, which share one pool of memory, and streams."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def guard(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self._device)
+
+    def compile(self, trace: GraphModule) -> Callable[..., Any]:
+        return inductor(trace)
+
+    def branches(self, count: int) -> SideBySide:
+        streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
+
+        def side_by_side(bodies: Sequence[Body]) -> None:
+            root, used = torch.cuda.current_stream(), streams[: len(bodies)]
+            for body, stream in zip(bodies, used, strict=True):
+                stream.wait_stream(root)
+                with torch.cuda.stream(stream):
+                    body()
+            for stream in used:
+                root.wait_stream(stream)
+
+        return side_by_side
+
+    def capture(self, body: Body) -> Callable[[], None]:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # libraries choose and allocate at the first calls
+                body()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            body()
+        return graph.replay
+
+    @cached_property
+    def _pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()

@@ -1,0 +1,192 @@
+"""Processes that do pieces of work, started in whichever way is safe."""
+
+import ctypes
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, cast
+
+import torch
+
+from gcfed.errors import InputError
+
+Work = Callable[..., None]
+"""Does one piece of work; its results go into memory that is shared."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+PATIENCE = 5.0  # seconds for a process to end by itself
+
+
+def can_fork() -> bool:
+    """Whether a forked copy of this process would work.
+
+    Other threads are not in the copy, but the locks they held are.  And if torch had threads for
+    backward passes, it refuses to do one in the copy: so one is tried.
+    """
+    if threading.active_count() > 1:
+        return False
+    trial = _forked(_try_backward)
+    trial.join()
+    return trial.exitcode == 0
+
+
+def _try_backward() -> None:
+    """End with exit code 1 where torch refuses a backward pass."""
+    try:
+        with torch.enable_grad():
+            torch.ones((), requires_grad=True).clone().backward()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        sys.exit(1)
+
+
+def _forked(target: Callable[..., None], *arguments: Any) -> ForkProcess:
+    process = multiprocessing.get_context("fork").Process(
+        target=target, args=arguments, daemon=True
+    )
+    with warnings.catch_warnings():
+        # Python 3.12 counts torch's threads for products too, which processes of one thread do
+        # without
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        process.start()
+    return process
+
+
+class FreshProcess(subprocess.Popen[bytes]):
+    """A new Python, which imports what it needs; it is ended as a forked process is."""
+
+    def __init__(self, code: str, *descriptors: int) -> None:
+        start = (
+            "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+            f"sys.path[:] = {sys.path!r}; {code}"
+        )
+        super().__init__([sys.executable, "-c", start], pass_fds=descriptors)
+
+    def join(self, timeout: float | None = None) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return self.poll() is None
+
+    def close(self) -> None:
+        """Nothing is left to close."""
+
+
+Process = ForkProcess | FreshProcess
+
+
+class WorkerPool:
+    """Processes that each take the next piece of work when they are free."""
+
+    def __init__(self, size: int, start: Callable[[Connection, list[Connection]], Process]) -> None:
+        """Have ``start`` make each process from its end of a pipe and the ends it must not keep."""
+        self._pipes: list[Connection] = []
+        self.processes: list[Process] = []
+        self._finalizer = weakref.finalize(self, _end, self._pipes, self.processes)
+        for _ in range(size):
+            ours, theirs = multiprocessing.Pipe()
+            self._pipes.append(ours)
+            with theirs:
+                self.processes.append(start(theirs, list(self._pipes)))
+
+    def run(self, work: Iterable[tuple[Any, ...]]) -> None:
+        """Have every piece done; the first error is raised here once all have ended."""
+        queue, busy, failure = deque(work), list[Connection](), None
+        for pipe in self._pipes[: len(queue)]:
+            _send(pipe, queue.popleft())
+            busy.append(pipe)
+        while busy:
+            for pipe in cast(list[Connection], wait(busy)):
+                failure = _answer(pipe) or failure
+                if queue and failure is None:
+                    _send(pipe, queue.popleft())
+                else:
+                    busy.remove(pipe)
+        if failure is not None:
+            raise failure
+
+    def run_in_each(self, *piece: Any) -> None:
+        """Have every process do the same piece."""
+        self.run([piece] * len(self._pipes))
+
+    def close(self) -> None:
+        """End the processes."""
+        self._finalizer()
+
+
+def fork(work: Work, pipe: Connection, others: Sequence[Connection]) -> Process:
+    """A copy of this process that does ``work``."""
+    return _forked(_serve_forked, work, pipe, others)
+
+
+def _serve_forked(work: Work, pipe: Connection, others: Sequence[Connection]) -> None:
+    for other in others:  # inherited; held open here, they would hide that the parent is gone
+        other.close()
+    serve(pipe, work)
+
+
+def serve(pipe: Connection, work: Work) -> None:
+    """The life of a process: until the other end of its pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    while True:
+        try:
+            piece = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            work(*piece)
+            answer: Exception | None = None
+        except InputError as error:
+            answer = error
+        except Exception:
+            answer = RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
+        with suppress(OSError):  # the parent has gone: the next look says so
+            pipe.send(answer)
+
+
+def keep_freed_memory() -> None:
+    """Have this process use freed memory again.
+
+    glibc gives large blocks back to the system, and then every page of the next one costs a fault:
+    more than what many layers compute.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest that it takes
+        mallopt(M_TRIM_THRESHOLD, 2**30)
+
+
+def _send(pipe: Connection, piece: tuple[Any, ...]) -> None:
+    with suppress(OSError):  # a process that is gone says so when it is asked for its answer
+        pipe.send(piece)
+
+
+def _answer(pipe: Connection) -> Exception | None:
+    try:
+        error: Exception | None = pipe.recv()
+        return error
+    except (EOFError, OSError):
+        return RuntimeError("a worker process ended; was it killed for want of memory?")
+
+
+def _end(pipes: Sequence[Connection], processes: Sequence[Process]) -> None:
+    for pipe in pipes:
+        pipe.close()
+    for process in processes:
+        process.join(PATIENCE)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()

@@ -1,0 +1,305 @@
+"""Engines that record a step and replay it, on a CPU: all but what CUDA itself does.
+
+A stand-in runs a step where CUDA would record it; everything around it is the engines' own.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from gcfed import Streams, Vectorized, parse, run_round, simulate, simulate_together, start
+from gcfed.core import tree
+from gcfed.engines.lineup import Lineup
+from gcfed.engines.recorder import CudaRecorder, Recorder
+from gcfed.engines.streams import StreamProgram
+from gcfed.engines.vectorized import VectorProgram
+from gcfed.kernels.products import ProductConv2d
+from gcfed.simulation.round import prepare
+
+
+class StandIn(Recorder):
+    """Runs a step as often as CUDA does before it records, and replays it by running it."""
+
+    def __init__(self, fails=()):
+        self.fails, self.captures, self.compiled = fails, 0, 0
+
+    def guard(self):
+        return nullcontext()
+
+    def compile(self, trace):
+        self.compiled += 1
+        if "compile" in self.fails:
+            raise RuntimeError("no such kernel\nand a long story")
+        return trace
+
+    def branches(self, count):
+        def side_by_side(bodies):
+            assert 0 < len(bodies) <= count
+            for body in bodies:
+                body()
+
+        return side_by_side
+
+    def capture(self, body):
+        self.captures += 1
+        if "capture" in self.fails:
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        if "memory" in self.fails:
+            raise torch.OutOfMemoryError("out of memory")
+        for _ in range(2):
+            body()
+        return body
+
+
+def on_cpu(kind, *fails):
+    """An engine of a GPU that works on a CPU by a stand-in, and remembers its programs."""
+
+    class OnCpu(kind):
+        needs_cuda = False
+        recorder = StandIn(fails)
+        programs = ()
+
+        def recorder_on(self, device):
+            return self.recorder
+
+        def program(self, lineup, recorder):
+            self.programs = (*self.programs, super().program(lineup, recorder))
+            return self.programs[-1]
+
+    return OnCpu()
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop, self.fc = nn.Conv2d(1, 4, 3), nn.Dropout(0.5), nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.fc(self.drop(torch.relu(self.conv(x)).flatten(1)))
+
+
+@pytest.fixture(params=[Vectorized, Streams], ids=lambda kind: kind.name)
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("text", ["gcfed", "scaffold", "moon", "fedlc(tau=0.1) + scaffold + gcfed"])
+def test_replayed_rounds_agree_with_the_specification(text, kind, make_setup, close):
+    """Clients of 3 to 40 examples, with memory, a teacher's weights, dropout and momentum."""
+    torch.manual_seed(3)
+    module, engine = Dropping(), on_cpu(kind)
+    found, expected = (
+        list(simulate(make_setup(parse(text), module=module, engine=e, cohort_size=5)))
+        for e in (engine, "sequential")
+    )
+    for a, b in zip(found, expected, strict=True):
+        close((a.server, a.uploads, a.losses), (b.server, b.uploads, b.losses))
+    assert len(engine.programs) == 1 and engine.recorder.compiled > 0
+
+
+def test_runs_trained_together_are_one_line(kind, make_setup, close):
+    engine = on_cpu(kind)
+    first = make_setup(parse("scaffold + gcfed"), engine=engine, rounds=2)
+    setups = [first, replace(first, schedule=replace(first.schedule, seed=1, cohort_size=5))]
+    *_, together = simulate_together(setups)
+    assert len(engine.programs) == 1
+    for setup, result in zip(setups, together.values(), strict=True):
+        *_, alone = simulate(replace(setup, engine="sequential"))
+        close((result.server, result.uploads), (alone.server, alone.uploads))
+
+
+def test_fewer_clients_are_trained_by_the_same_program(kind, make_setup, close):
+    engine = on_cpu(kind)
+    ours = make_setup(parse("scaffold + gcfed"), engine=engine, cohort_size=4)
+    reference = replace(ours, engine="sequential")
+    for ids in ([2, 3, 7, 8], [9], [4, 3]):
+        found = run_round(ours, *start(ours), 0, ids, engine=engine)
+        expected = run_round(reference, *start(reference), 0, ids)
+        close((found.server, found.uploads), (expected.server, expected.uploads))
+    assert len(engine.programs) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"cohort_size": 6}, {"batch_size": 5}, {"optimizer": None}, {"algorithm": "moon"}]
+)
+def test_other_work_needs_another_program(change, kind, make_setup, close):
+    engine = on_cpu(kind)
+    first = make_setup(parse("gcfed"), engine=engine, rounds=1)
+    if "optimizer" in change:
+        other = replace(first, optimizer=replace(first.optimizer, momentum=0.0))
+    elif "algorithm" in change:
+        other = replace(first, algorithm=parse(change["algorithm"]))
+    else:
+        other = replace(first, schedule=replace(first.schedule, **change))
+    for setup in (first, other):
+        ids = setup.population.draw(0).plans
+        found = run_round(setup, *start(setup), 0, list(ids), engine=engine)
+        alone = replace(setup, engine="sequential")
+        close(found.server, run_round(alone, *start(alone), 0, list(ids)).server)
+    assert len(engine.programs) == 2
+
+
+def test_only_as_many_clients_as_needed_take_a_step(make_setup):
+    """Of seven clients with 2 to 12 steps, few take the last: those graphs are small."""
+    sizes = []
+
+    class Watched(StreamProgram):
+        def _replay(self, n):
+            sizes.append(n)
+            return super()._replay(n)
+
+    setup = make_setup(parse("fedavg"), cohort_size=7, rounds=1)
+    job = prepare(setup, *start(setup), 0, [0, 1, 2, 4, 5, 7, 9])
+    lineup = Lineup.of([job])
+    Watched(lineup, StandIn()).run(lineup)
+    active = [lineup.active(t) for t in range(lineup.steps[0])]
+    assert sizes == active and sizes[0] == 7 and sizes[-1] == 1
+
+
+def test_sizes_are_few_where_each_is_a_compilation():
+    for clients, sizes in ((1, [1]), (5, [1, 3, 5]), (20, [3, 10, 20]), (50, [7, 25, 50])):
+        assert VectorProgram.choose_sizes(None, clients) == sizes
+    assert StreamProgram.choose_sizes(None, 3) == [1, 2, 3]
+    assert StreamProgram.choose_sizes(None, 40) == list(range(2, 41, 2))
+
+
+def test_a_stream_has_memory_of_its_own_in_the_layout_of_convolutions(make_setup):
+    setup = make_setup(parse("scaffold"), module=Dropping())
+    lineup = Lineup.of([prepare(setup, *start(setup), 0, [3, 7, 8])])
+    program = StreamProgram(lineup, StandIn())
+    weights = [at.params["conv.weight"] for at in program._at]
+    assert len({w.untyped_storage().data_ptr() for w in weights}) == 3
+    assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+    moved = tree.map(lambda x: x + 1, program.progress())
+    program.restore(moved)
+    torch.testing.assert_close(program.progress(), moved)
+
+
+@pytest.mark.parametrize(("batch_size", "products"), [(7, True), (17, False)])
+def test_small_batches_turn_convolutions_into_products(batch_size, products, make_setup):
+    setup = make_setup(parse("fedavg"), batch_size=batch_size, fill="repeat")
+    lineup = Lineup.of([prepare(setup, *start(setup), 0, [3, 7, 8])])
+    program = VectorProgram(lineup, StandIn())
+    assert program._mapped.model.replaced == (["conv"] if products else [])
+    assert products == any(
+        isinstance(m, ProductConv2d) for m in program._mapped.model._shells[True].modules()
+    )
+
+
+def test_what_cannot_be_compiled_is_recorded_as_it_is(kind, make_setup, close):
+    engine = on_cpu(kind, "compile")
+    setup = make_setup(parse("gcfed"), engine=engine)
+    with pytest.warns(UserWarning, match="step is not compiled, .*RuntimeError: no such kernel$"):
+        *_, found = simulate(setup)
+    *_, expected = simulate(replace(setup, engine="sequential"))
+    close(found.server, expected.server)
+    (program,) = engine.programs
+    assert not program.is_compiled and engine.recorder.compiled == 1
+
+
+def test_what_cannot_be_recorded_runs_as_it_is_written(kind, make_setup, close):
+    engine = on_cpu(kind, "capture")
+    setup = make_setup(parse("gcfed"), engine=engine)
+    with pytest.warns(UserWarning) as told:
+        *_, found = simulate(setup)
+    *_, expected = simulate(replace(setup, engine="sequential"))
+    close(found.server, expected.server)
+    assert engine.recorder.captures == 2  # compiled and not; later rounds do not try again
+    reason = "RuntimeError: operation not permitted"
+    assert [str(warning.message) for warning in told] == [
+        f"the step is not compiled, so it is slower: {reason}",
+        f"no CUDA graph, so rounds are slower: {reason}",
+    ]
+
+
+def test_too_little_memory_is_no_reason_to_fall_back(kind, make_setup):
+    setup = make_setup(parse("gcfed"), engine=on_cpu(kind, "memory"), cohort_size=1)
+    with pytest.raises(torch.OutOfMemoryError):
+        next(simulate(setup))
+
+
+def test_a_closed_engine_has_forgotten_its_program(kind, make_setup):
+    engine = on_cpu(kind)
+    rounds = simulate(make_setup(parse("gcfed"), engine=engine))
+    next(rounds)
+    assert engine._program is engine.programs[0]
+    rounds.close()
+    assert engine._program is None and engine._eager is None
+
+
+def test_on_a_cpu_nothing_is_recorded(kind, make_setup, close):
+    setup = make_setup(parse("gcfed"))
+    job = prepare(setup, *start(setup), 0, [3, 7, 8])
+    engine = kind()
+    assert engine.recorder_on(torch.device("cpu")) is None
+    assert isinstance(engine.recorder_on(torch.device("cuda")), CudaRecorder)
+    (found,), (expected,) = engine([job]), Vectorized()([job])
+    close(found, expected, 0)
+
+
+class FakeCuda:
+    """Says what is asked of `torch.cuda`, in order."""
+
+    def __init__(self, monkeypatch):
+        self.calls, self.count, fake = [], 0, self
+
+        class Stream:
+            def __init__(self):
+                fake.count += 1
+                self.name = f"s{fake.count}"
+
+            def wait_stream(self, other):
+                fake.calls.append(f"{self.name} waits for {other.name}")
+
+        class Graph:
+            def replay(self):
+                fake.calls.append("replay")
+
+        class Inside:
+            def __init__(self, what, **options):
+                self.what = what if isinstance(what, str) else getattr(what, "name", "graph")
+                self.what += "".join(f" {k}={v}" for k, v in options.items())
+
+            def __enter__(self):
+                fake.calls.append(f"in {self.what}")
+
+            def __exit__(self, *error):
+                fake.calls.append(f"out {self.what}")
+
+        root = Stream()
+        root.name = "root"
+        for name, value in {
+            "Stream": Stream,
+            "CUDAGraph": Graph,
+            "current_stream": lambda: root,
+            "stream": Inside,
+            "graph": Inside,
+            "graph_pool_handle": lambda: "pool",
+            "device": lambda device: Inside(str(device)),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+
+
+def test_what_is_asked_of_cuda(monkeypatch):
+    fake = FakeCuda(monkeypatch)
+    recorder = CudaRecorder(torch.device("cuda:1"))
+    with recorder.guard():
+        side_by_side = recorder.branches(3)
+        bodies = [lambda k=k: fake.calls.append(f"client {k}") for k in range(2)]
+        replay = recorder.capture(lambda: side_by_side(bodies))
+    step = [
+        *("s2 waits for root", "in s2", "client 0", "out s2"),
+        *("s3 waits for root", "in s3", "client 1", "out s3"),
+        *("root waits for s2", "root waits for s3"),
+    ]
+    assert fake.calls == [
+        "in cuda:1",
+        *("s5 waits for root", "in s5", *step, *step, "out s5", "root waits for s5"),
+        *("in graph pool=pool", *step, "out graph pool=pool"),
+        "out cuda:1",
+    ]
+    replay()
+    assert fake.calls[-1] == "replay"
