@@ -53,6 +53,7 @@ OTHERS = {
     "sampler": "examples",
     "availability": "daily",
     "faults": "random(dropout=0.5)",
+    "probes": ("drift",),
 }
 SAME = [
     {"rounds": 7},

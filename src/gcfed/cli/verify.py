@@ -16,7 +16,7 @@ def verify(
     rounds: Annotated[int | None, typer.Option(help="Only its first rounds.")] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Do a run again and compare the weights after every round, bit by bit.
+    """Do a run again and compare every round, bit by bit.
 
     RUN is a run directory, or a folder of them.  The engine, the device, the precision and the runs
     trained together are those that it was done with.  The exit code is 1 if a round differs.
@@ -34,4 +34,4 @@ def verify(
 def _verdict(found: Verification) -> str:
     if found.differs is None:
         return f"{found.path}: {found.rounds} rounds again, every one to the same bits"
-    return f"{found.path}: round {found.differs} comes out with other weights than were recorded"
+    return f"{found.path}: round {found.differs} comes out otherwise than it was recorded"

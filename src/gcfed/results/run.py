@@ -61,6 +61,11 @@ class Run:
         """Its rounds; a torn last line is left out."""
         return read_lines(self.path / directory.ROUNDS)[: self.rounds]
 
+    @cached_property
+    def probes(self) -> list[Record]:
+        """What probes measured in its rounds; empty where none was asked for."""
+        return read_lines(self.path / directory.PROBES)[: self.rounds]
+
     @property
     def num_rounds(self) -> int:
         """How many rounds are written down, whether they can be read or not."""

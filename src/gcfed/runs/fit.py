@@ -1,7 +1,7 @@
 """The short way: one's own module and data, and a history to plot."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -26,12 +26,15 @@ class History:
     records: list[Record]
     module: nn.Module
     experiment: Experiment
+    probes: list[Record] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[Any]:
-        """One number of every round that has it: ``history["test_accuracy"]``."""
-        if name not in self.records[0]:
-            raise unknown("number of a round", name, self.records[0])
-        return [line[name] for line in self.records if line[name] is not None]
+        """One number of every round that has it: ``history["test_accuracy"]``, or a probe's."""
+        rows = self.probes if self.probes and name in self.probes[0] else self.records
+        if name not in rows[0]:
+            known = [*self.records[0], *(self.probes or [{}])[0]]
+            raise unknown("number of a round", name, dict.fromkeys(known))
+        return [row[name] for row in rows if row[name] is not None]
 
     def __repr__(self) -> str:
         last = f"test_accuracy={self.records[-1]['test_accuracy']}"
@@ -80,14 +83,18 @@ def fit(
         metrics=metrics,
     )
     experiment = build(make({**settings, **named}, "fit"), given)
-    records: list[Record] = []
-    for result in simulate(experiment.setup, first_snapshot(experiment)):
+    records, probed = list[Record](), list[Record]()
+    begun = first_snapshot(experiment)
+    server = begun.server
+    for result in simulate(experiment.setup, begun):
         records.append(experiment.record(result))
+        if experiment.probes:
+            probed.append(experiment.measure(server, result))
         server = result.server
         if on_round is not None:
             on_round(records[-1])
     trained = experiment.setup.model.module(server.params, server.buffers)
-    return History(records, trained, experiment)
+    return History(records, trained, experiment, probed)
 
 
 def _check(module: Any, algorithm: Any, settings: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from gcfed.results.directory import (
     ABOUT,
     CONFIG,
     OF_DATASET,
+    PROBES,
     PROVENANCE,
     ROUNDS,
     RUNNING,
@@ -36,9 +37,10 @@ from gcfed.simulation.evaluation import Record
 class RunFolder:
     """Writes a run into a folder, line by line as it goes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, has_probes: bool = False) -> None:
         self.path = path
         self.rounds = Journal(path / ROUNDS)
+        self.probes = Journal(path / PROBES) if has_probes else None
         self._before = time.perf_counter()
 
     def describe(self, config: Config, provenance: Mapping[str, Any]) -> None:
@@ -46,9 +48,11 @@ class RunFolder:
         write_json(self.path / PROVENANCE, provenance)
         write_text(self.path / CONFIG, config.to_toml())
 
-    def rewind(self, mark: Mark, num_rounds: int) -> None:
-        """Go on after so many rounds, at ``mark`` in their lines."""
-        self.rounds.cut(mark)
+    def rewind(self, num_rounds: int, lines: Mark, probed: Mark) -> None:
+        """Go on after so many rounds, at these marks in their lines and in what was measured."""
+        self.rounds.cut(lines)
+        if self.probes is not None:
+            self.probes.cut(probed)
         timings = self.timings()[:num_rounds]
         write_text(self.path / TIMINGS, "".join(f"{json.dumps(line)}\n" for line in timings))
         write_json(self.path / SUMMARY, RUNNING)
@@ -56,11 +60,18 @@ class RunFolder:
             path.unlink()
         self._before = time.perf_counter()
 
-    def append(self, line: Record, chunk: int | None) -> None:
-        """Write a round's line, and apart from it what another machine would do otherwise.
+    def marks(self) -> tuple[Mark, Mark]:
+        """How far the lines have come, and what was measured, once both are safe on the disk."""
+        return self.rounds.mark(), Mark() if self.probes is None else self.probes.mark()
 
-        Which is the seconds since the line before, and how many clients there was memory for.
+    def append(self, line: Record, probed: Record, chunk: int | None) -> None:
+        """Write a round's line and its probes' row.
+
+        Apart from them, in the timings, stands what another machine would do otherwise: the seconds
+        since the line before, and how many clients there was memory for.
         """
+        if self.probes is not None:
+            self.probes.append(probed)
         now = time.perf_counter()
         seconds, self._before = now - self._before, now
         timing = {"round": line["round"], "seconds": round(seconds, 6), "at": round(time.time(), 3)}

@@ -33,7 +33,7 @@ class RunWriter:
 
     def __init__(self, experiment: Experiment, path: Path) -> None:
         self.experiment, self.path = experiment, path
-        self.directory = RunFolder(path)
+        self.directory = RunFolder(path, has_probes=bool(experiment.probes))
         delete_spilled(path)
         self._start = first_snapshot(experiment, path)
         folder, seed = path / directory.CHECKPOINTS, experiment.config.seed
@@ -60,6 +60,8 @@ class RunWriter:
         """The place after so many rounds, if it was saved."""
         checkpoint = self.checkpoints.read(num_rounds)
         lines = self.directory.rounds.read(checkpoint.lines)
+        if self.directory.probes is not None:
+            self.directory.probes.read(checkpoint.probes)  # are they what was written?
         snapshot = self.checkpoints.load(checkpoint, self.experiment.setup.device)
         return Place(checkpoint, snapshot, lines)
 
@@ -68,8 +70,8 @@ class RunWriter:
         checkpoint, self.snapshot, self.lines = place
         self._num_saved = 0 if checkpoint is None else checkpoint.rounds
         self.checkpoints.rewind(checkpoint, self.snapshot.clients)
-        mark = Mark() if checkpoint is None else checkpoint.lines
-        self.directory.rewind(mark, self._num_saved)
+        marks = (Mark(), Mark()) if checkpoint is None else (checkpoint.lines, checkpoint.probes)
+        self.directory.rewind(self._num_saved, *marks)
         for line in self.lines:
             self._is_best(line)
 
@@ -85,8 +87,9 @@ class RunWriter:
         self.finish()
 
     def add(self, outcome: RoundResult, line: Record) -> None:
-        """Write a round down."""
-        self.directory.append(line, outcome.chunk)
+        """Write a round down, and what probes measure of it."""
+        probed = self.experiment.measure(self.snapshot.server, outcome)
+        self.directory.append(line, probed, outcome.chunk)
         self.lines.append(line)
         self.snapshot = Snapshot(outcome.round, outcome.server, outcome.clients)
         if self._is_best(line):
@@ -97,7 +100,7 @@ class RunWriter:
         num_rounds = self.snapshot.round + 1
         if self.diverged or num_rounds == self._num_saved:
             return
-        self.checkpoints.save(self.snapshot, self.directory.rounds.mark(), self._best)
+        self.checkpoints.save(self.snapshot, self._best, *self.directory.marks())
         self._num_saved = num_rounds
 
     def end(self, status: str, reason: str, *, diverged: bool = False) -> None:
