@@ -1,5 +1,6 @@
 """The run store: a folder of run directories, each found by what its numbers depend on."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,8 +114,10 @@ class RunStore:
 
         Its folder is named by the hash; those of old runs are named by another, so they are read.
         """
-        paths = sorted(self.folder.glob(f"*-seed-{seed}-*"))
-        for path in sorted(paths, key=lambda path: not path.name.endswith(sha256[:LENGTH])):
+        names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+        alike = [name for name in names if f"-seed-{seed}-" in name]
+        for name in sorted(alike, key=lambda name: not name.endswith(sha256[:LENGTH])):
+            path = self.folder / name
             if self._sha256(path) == sha256 and (path / directory.SUMMARY).is_file():
                 return load_run(path)
         return None
@@ -128,9 +131,10 @@ class RunStore:
         It is read once, and again when it was written or more names are known since.
         """
         try:
-            stamp = (path / directory.PROVENANCE).stat().st_mtime_ns, num_registered()
+            written = os.stat(path / directory.PROVENANCE).st_mtime_ns
         except OSError:
             return None
+        stamp = written, num_registered()
         if self._read.get(path, (None,))[0] != stamp:
             self._read[path] = stamp, _read_sha256(path)
         return self._read[path][1]
