@@ -57,8 +57,7 @@ def collect(paths: Runs) -> list[Run]:
 def settings_of(run: Run) -> dict[str, Any]:
     """What a run has in common with those that differ from it in their seed alone."""
     values = run.config.model_dump(mode="json", exclude=APART)
-    identity = run.provenance.get("identity", {})
-    made_of = {name: _short(identity[key]) for key, name in RECORDED.items() if key in identity}
+    made_of = {n: _short(run.identity[key]) for key, n in RECORDED.items() if key in run.identity}
     return {**values, **made_of}
 
 

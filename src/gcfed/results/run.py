@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gcfed.config.build import load_weights, make_module, read_dataset
+from gcfed.config.identity import normalised
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config, make, read
 from gcfed.core.types import Transform
@@ -55,6 +56,12 @@ class Run:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         return _json(self.path / directory.PROVENANCE)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What its numbers depend on, as today's code would say it; empty if it is not recorded."""
+        made: Any = self.provenance
+        return normalised(made.get("identity") if isinstance(made, dict) else None)
 
     @cached_property
     def records(self) -> list[Record]:
