@@ -176,7 +176,7 @@ def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, An
         "device": str(device),
         "init": _absolute(config.init),
         "data_dir": _absolute(config.data_dir),
-        "probes": tuple(map(PROBES.canonical, config.probes)),
+        "probes": tuple(PROBES.short(PROBES.parse(text)) for text in config.probes),
         "plugins": tuple(str(_absolute(path)) for path in config.plugins),
     }
 
