@@ -82,14 +82,14 @@ def test_a_new_setting_changes_no_identity(monkeypatch):
 
     class More(Config):
         colour: str = "blue"
-        probes: tuple[str, ...] = ()
         depth: int | None = 5
+        shades: tuple[str, ...] = ()
 
     monkeypatch.setattr("gcfed.config.identity.Config", More)
     values = tiny(seed=1).model_dump()
     assert of(More(**values)) == before == normalised(before)
     assert of(More(**values, colour="red")) == {**before, "colour": "red"}
-    assert of(More(**values, probes=("drift",))) == {**before, "probes": ["drift"]}
+    assert of(More(**values, shades=("dark",))) == {**before, "shades": ["dark"]}
     assert of(More(**values, depth=None)) == {**before, "depth": None}
 
 

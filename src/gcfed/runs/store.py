@@ -1,6 +1,5 @@
 """The run store: a folder of run directories, each found by what its numbers depend on."""
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,7 +113,7 @@ class RunStore:
 
         Its folder is named by the hash; those of old runs are named by another, so they are read.
         """
-        names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+        names = sorted(path.name for path in self.folder.glob("*"))
         alike = [name for name in names if f"-seed-{seed}-" in name]
         for name in sorted(alike, key=lambda name: not name.endswith(sha256[:LENGTH])):
             path = self.folder / name
@@ -131,7 +130,7 @@ class RunStore:
         It is read once, and again when it was written or more names are known since.
         """
         try:
-            written = os.stat(path / directory.PROVENANCE).st_mtime_ns
+            written = (path / directory.PROVENANCE).stat().st_mtime_ns
         except OSError:
             return None
         stamp = written, num_registered()
