@@ -203,5 +203,7 @@ def test_an_old_run_of_a_plugin_is_found_once_the_plugin_is_loaded(tmp_path, mon
     assert load_plugin("mine.py")
 
 
-def test_ways_and_last_bits_are_settings():
+def test_what_changes_no_numbers_is_left_out_of_recorded_identities_too():
+    """So that a setting of which this is found out later keeps the runs there are."""
     assert Config.model_fields.keys() >= LAST_BITS | WAYS
+    assert normalised({"lr": 0.5, **dict.fromkeys(LAST_BITS | WAYS, "other")}) == {"lr": 0.5}

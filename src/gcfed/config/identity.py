@@ -55,7 +55,7 @@ def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str
     ``data_sha256`` is the fingerprint of its data set, if that is known already.
     """
     config = experiment.config
-    without = {*LAST_BITS, *WAYS, "plugins", "init", "rounds"}
+    without = {"plugins", "init", "rounds"}
     if config.lr_schedule == "cosine":  # falls to zero in the last round
         without.remove("rounds")
     return normalised(
@@ -74,14 +74,15 @@ def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str
 def normalised(stored: Any) -> dict[str, Any]:
     """An identity, as it was recorded at any time, without what has its default.
 
-    So a setting or an argument that is new, and left at its default, makes no run another one; a
-    default that changes is a change of numerics.  What is damaged, and no identity, gives nothing,
-    which is the identity of no run.
+    So a setting or an argument that is new, and left at its default, makes no run another one.  A
+    default that changes is a change of numerics.  What is damaged, and not an identity at all,
+    becomes an empty one, which no run has.
     """
     if not isinstance(stored, Mapping):
         return {}
     defaults = {**Config().model_dump(mode="json"), "init_sha256": None, "numerics": {}}
-    values = {**stored, "numerics": _by_part(stored.get("numerics", {}))}
+    values = {key: value for key, value in stored.items() if key not in LAST_BITS | WAYS}
+    values["numerics"] = _by_part(stored.get("numerics", {}))
     short, usual = shortened(values), shortened(defaults)
     return {key: value for key, value in short.items() if value != usual.get(key, ...)}
 

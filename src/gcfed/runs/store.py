@@ -113,8 +113,9 @@ class RunStore:
 
         Its folder is named by the hash; those of old runs are named by another, so they are read.
         """
-        paths = sorted(self.folder.glob(f"*-seed-{seed}-*"))
-        for path in sorted(paths, key=lambda path: not path.name.endswith(sha256[:LENGTH])):
+        alike = self.folder.glob(f"*-seed-{seed}-*")
+        end = sha256[:LENGTH]
+        for path in sorted(alike, key=lambda path: (not path.name.endswith(end), path.name)):
             if self._sha256(path) == sha256 and (path / directory.SUMMARY).is_file():
                 return load_run(path)
         return None
@@ -128,9 +129,10 @@ class RunStore:
         It is read once, and again when it was written or more names are known since.
         """
         try:
-            stamp = (path / directory.PROVENANCE).stat().st_mtime_ns, num_registered()
+            written = (path / directory.PROVENANCE).stat().st_mtime_ns
         except OSError:
             return None
+        stamp = written, num_registered()
         if self._read.get(path, (None,))[0] != stamp:
             self._read[path] = stamp, _read_sha256(path)
         return self._read[path][1]
