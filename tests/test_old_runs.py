@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gcfed
-from gcfed import Config, RunStore, load_run
+from gcfed import MODELS, Config, RunStore, load_run
 from gcfed.results.groups import group
 from gcfed.sweeps.sweep import Sweep
 
@@ -173,7 +173,16 @@ def test_an_old_sweep_asked_for_more_rounds_goes_on(store):
     assert [len(rounds_of(run.path)) for run in sweep.runs] == [3] * 4
 
 
-def test_old_and_new_runs_are_one_group(store):
+def test_old_and_new_runs_are_one_group(store, monkeypatch):
+    """Though the config of a new one has an argument that there was not."""
+
+    def with_more(shape, num_classes, *, hidden: tuple[int, ...] = (64,), colour: str = "blue"):
+        return mlp(shape, num_classes, hidden=hidden)
+
+    mlp = MODELS["mlp"]
+    with_more.__module__ = mlp.__module__
+    monkeypatch.setitem(MODELS._entries, "mlp", with_more)
     old, new = store.find(asked("gcfed")), store.run(asked("gcfed", seed=7))
+    assert "colour" in new.config.model and "colour" not in old.config.model
     (both,), notes = group([old, new])
     assert both.seeds == (0, 7) and notes == []

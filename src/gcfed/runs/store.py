@@ -113,10 +113,9 @@ class RunStore:
 
         Its folder is named by the hash; those of old runs are named by another, so they are read.
         """
-        names = sorted(path.name for path in self.folder.glob("*"))
-        alike = [name for name in names if f"-seed-{seed}-" in name]
-        for name in sorted(alike, key=lambda name: not name.endswith(sha256[:LENGTH])):
-            path = self.folder / name
+        alike = self.folder.glob(f"*-seed-{seed}-*")
+        end = sha256[:LENGTH]
+        for path in sorted(alike, key=lambda path: (not path.name.endswith(end), path.name)):
             if self._sha256(path) == sha256 and (path / directory.SUMMARY).is_file():
                 return load_run(path)
         return None
