@@ -13,6 +13,7 @@ from functools import partial
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from gcfed.display import aligned, html_table
 from gcfed.errors import InputError, unknown
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -20,7 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
-    """Callables of one kind by name; `register` adds one, ``registry[name]`` finds it."""
+    """Callables of one kind by name; `register` adds one, ``registry[name]`` finds it.
+
+    It can be read like a dict in the order of names, and prints as a table.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -58,6 +62,30 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def keys(self) -> list[str]:
+        return list(self)
+
+    def values(self) -> list[T]:
+        return [self[name] for name in self]
+
+    def items(self) -> list[tuple[str, T]]:
+        return [(name, self[name]) for name in self]
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned([self.columns, *self.rows()]))
+
+    def _repr_html_(self) -> str:
+        return html_table(self.columns, self.rows())
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """What stands above the columns of `rows`."""
+        return self.kind, "what it is", "hyper-parameters"
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """A row for each entry: its name, what it is, and its hyper-parameters with defaults."""
+        return [(name, self.describe(name), self.settable(name)) for name in self]
 
     def name_of(self, entry: object) -> str | None:
         """The name under which ``entry`` is registered, if it is."""

@@ -52,10 +52,10 @@ def list_(
         console.table(("model", *costs, "what it is", "hyper-parameters"), _model_rows())
     elif what in REGISTRIES:
         registry = REGISTRIES[what]
-        rows = [(name, registry.describe(name), registry.settable(name)) for name in registry]
+        rows = registry.rows()
         if what == "engines":
             rows.insert(0, ("auto", "The one that suits the device and the model; says which.", ""))
-        console.table((registry.kind, "what it is", "hyper-parameters"), rows)
+        console.table(registry.columns, rows)
     else:
         raise unknown("list", what, [*REGISTRIES, "settings"])
 

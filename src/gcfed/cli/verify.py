@@ -8,6 +8,7 @@ import typer
 from gcfed.cli import console
 from gcfed.cli.exits import DIFFERS
 from gcfed.cli.options import Plugins, RunPath, trained_together
+from gcfed.progress import progress
 from gcfed.runs.verify import Verification, verify_together
 
 
@@ -24,7 +25,7 @@ def verify(
     found: list[Verification] = []
     for runs in trained_together(path):
         total = min(max(len(run.records) for run in runs), rounds or sys.maxsize)
-        with console.progress("verify", total) as tick:
+        with progress("verify", total) as tick:
             found += verify_together(runs, rounds, lambda done, tick=tick: tick(done, ""))  # type: ignore[misc]
     for one in found:
         console.tell(_verdict(one))

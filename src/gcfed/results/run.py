@@ -18,9 +18,11 @@ from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config, make, read
 from gcfed.core.types import Transform
 from gcfed.data.augmentation import ImageTransform
+from gcfed.display import html_table
 from gcfed.errors import InputError
 from gcfed.results import directory
 from gcfed.results.directory import best_model, read_lines
+from gcfed.results.facts import ROUND_COLUMNS, facts, last_rounds
 from gcfed.results.summary import summarize
 from gcfed.simulation.evaluation import Record
 
@@ -127,6 +129,13 @@ class Run:
                 "its bits depend on those runs, so put them back beside it"
             )
         return list(map(Run, paths))
+
+    def _repr_html_(self) -> str:
+        tables = [
+            html_table(("run", str(self.path)), facts(self)),
+            html_table(ROUND_COLUMNS, last_rounds(self.records)),
+        ]
+        return "\n".join(tables)
 
     def _module(self, path: Path) -> nn.Module:
         load_plugins(self.config.plugins)
