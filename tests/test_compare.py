@@ -133,7 +133,7 @@ def test_other_tasks_are_other_blocks_with_ranks_of_their_own(tmp_path):
             make_runs(tmp_path / f"{alpha}-{name}", [final], **settings)
     found = compare(tmp_path, baseline="fedavg")
     assert list(found.blocks) == [
-        "partition = dirichlet(alpha=0.1)",
+        "partition = dirichlet",
         "partition = dirichlet(alpha=1.0)",
     ]
     assert marks(found, 2) == ["second", "best", "best", "second"]

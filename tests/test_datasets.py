@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_pickles import official as cifar_batch, text
+from test_pickles import numbered, official as cifar_batch, text
 
 from gcfed.core.types import Examples
 from gcfed.data.augmentation import ImageTransform
@@ -193,7 +193,7 @@ def write_cifar(root: Path) -> None:
         (folder / name).write_bytes(cifar_batch(raw=bytes([i]) * 6144))
     names = b"".join(text(f"class {c}".encode()) for c in range(10))
     (folder / "batches.meta").write_bytes(
-        b"\x80\x02}(" + text(b"label_names") + b"](" + names + b"eu."
+        numbered(b"\x80\x02}(" + text(b"label_names") + b"](" + names + b"eu.")
     )
 
 

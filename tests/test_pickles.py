@@ -17,26 +17,38 @@ from gcfed.errors import InputError
 PIXELS = bytes(range(256)) * 24
 
 
+PUT = b"q\xff"
+"""An instruction to remember a value, which `numbered` gives its number."""
+
+
 def text(value: bytes) -> bytes:
-    return b"U" + bytes([len(value)]) + value + b"q\x05"
+    return b"U" + bytes([len(value)]) + value + PUT
+
+
+def numbered(blob: bytes) -> bytes:
+    """Values are remembered under 1, 2, 3, ..."""
+    first, *parts = blob.split(PUT)
+    return first + b"".join(b"q" + bytes([n]) + part for n, part in enumerate(parts, 1))
 
 
 def official(rows=2, columns=3072, raw=PIXELS) -> bytes:
     """A batch of two images, instruction by instruction as the official files have it."""
     data = (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x06cnumpy\nndarray\nq\x07K\x00\x85U\x01b\x87Rq\x08"
+        b"cnumpy.core.multiarray\n_reconstruct\n" + PUT + b"cnumpy\nndarray\n" + PUT
+        + b"K\x00\x85U\x01b\x87R" + PUT
         + b"(K\x01M" + rows.to_bytes(2, "little") + b"M" + columns.to_bytes(2, "little")
-        + b"\x86cnumpy\ndtype\nq\x09U\x02u1K\x00K\x01\x87Rq\x0a"
+        + b"\x86cnumpy\ndtype\n" + PUT + b"U\x02u1K\x00K\x01\x87R" + PUT
         + b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-        + b"\x89T" + len(raw).to_bytes(4, "little") + raw + b"tb"
+        + b"\x89T" + len(raw).to_bytes(4, "little") + b"RAW" + b"tb"
     )  # fmt: skip
-    return (
-        b"\x80\x02}q\x01("
+    whole = (
+        b"\x80\x02}" + PUT + b"("
         + text(b"batch_label") + text(b"testing batch 1 of 1")
-        + text(b"labels") + b"]q\x03(K\x03K\x07e"
+        + text(b"labels") + b"]" + PUT + b"(K\x03K\x07e"
         + text(b"data") + data
-        + text(b"filenames") + b"]q\x0b(" + text(b"a.png") + text(b"b.png") + b"eu."
+        + text(b"filenames") + b"]" + PUT + b"(" + text(b"a.png") + text(b"b.png") + b"eu."
     )  # fmt: skip
+    return numbered(whole).replace(b"RAW", raw)
 
 
 def read(blob):
@@ -127,6 +139,15 @@ CRAFTED = {
     "inst": b"\x80\x02(S'touch ran'\nios\nsystem\n.",
     "obj": b"\x80\x02(cos\nsystem\nU\x09touch rano.",
     "extension": b"\x80\x02\x82\x01.",
+    "a value remembered far away": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "a value remembered too early": b"\x80\x02}q\x02.",
+    "bytes longer than memory": b"\x80\x02\x96\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    "a frame longer than memory": b"\x80\x02\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    "a number longer than memory": b"\x80\x02\x8b\xff\xff\xff\x7f.",
+    "build of a name": HEAD + b"U\x01acnumpy\ndtype\n}(U\x01xK\x01ubu.",
+    "build of an array's name": HEAD + b"U\x01acnumpy\nndarray\n}(U\x01xK\x01ubu.",
+    "append to a name": HEAD + b"U\x01acnumpy\ndtype\n(K\x01eu.",
+    "a deep key": b"\x80\x02}(K\x01" + b"\x85" * 1_000_000 + b"K\x01u.",
     "stack_global": b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
     "deep": b"\x80\x02" + b"]" * 100_000 + b"(" * 100_000 + b"e" * 100_000 + b".",
     "deep tuples": b"\x80\x02K\x01" + b"\x85" * 1_000_000 + b".",
@@ -182,3 +203,47 @@ def test_a_changed_byte_gives_an_answer_or_an_input_error(position, value):
     blob[position] = value
     with contextlib.suppress(InputError):
         read(bytes(blob))
+
+
+def changed(blob, changes):
+    """The file with pieces of it replaced, which may make it shorter or longer."""
+    for start, length, piece in changes:
+        start %= len(blob) + 1
+        blob = blob[:start] + piece + blob[start + length :]
+    return blob
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.integers(0, 10_000), st.integers(0, 8), st.sampled_from(CODES) | st.binary(max_size=9)
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(CHANGES, st.sampled_from([(1, 20, b""), (2, 3072, PIXELS)]))
+def test_a_mutated_file_gives_an_answer_or_an_input_error(changes, shape):
+    """Whatever it becomes, it takes memory in proportion to its length."""
+    rows, columns, raw = shape
+    blob = changed(official(rows, columns, raw or bytes(20)), changes)
+    tracemalloc.start()
+    with contextlib.suppress(InputError):
+        found = read(blob)
+        assert all(isinstance(key, str) for key in found)
+        assert all(isinstance(v, int | bytes | list | np.ndarray) for v in found.values())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000 + 100 * len(blob)
+
+
+def test_a_file_changes_nothing_of_the_reader():
+    before = {name: dict(vars(kind)) for name, kind in KINDS.items()}
+    for blob in CRAFTED.values():
+        with pytest.raises(InputError):
+            read(blob)
+    assert {name: dict(vars(kind)) for name, kind in KINDS.items()} == before
+
+
+KINDS = {name: kind for name, kind in pickles._NAMES.items() if isinstance(kind, type)}

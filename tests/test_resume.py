@@ -33,7 +33,7 @@ from gcfed import (
     simulate_together,
     verify,
 )
-from gcfed.runs.folder import RunFolder
+from gcfed.runs.journal import Journal
 from gcfed.runs.train import run_together
 
 pytest_plugins = ["running"]
@@ -302,15 +302,15 @@ def test_ctrl_c_twice_stops_at_once(tmp_path):
 
 
 def test_interrupted_between_a_line_and_what_belongs_to_it(tmp_path, monkeypatch):
-    config, real = small(algorithm="fedavgm", checkpoint_every=None), RunFolder.append
+    config, real = small(algorithm="fedavgm", checkpoint_every=None), Journal.append
     run(config, tmp_path / "straight")
 
-    def interrupted(self, line, chunk):
-        real(self, line, chunk)
-        if line["round"] == 3:
+    def interrupted(self, line):
+        real(self, line)
+        if line.get("round") == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(RunFolder, "append", interrupted)
+    monkeypatch.setattr(Journal, "append", interrupted)
     assert run(config, tmp_path / "a")["status"] == "stopped"
     monkeypatch.undo()
     resume(tmp_path / "a")

@@ -115,7 +115,7 @@ def orders(setup):
     """In which orders clients would go through parts of equal size."""
     parts = list(torch.arange(200).split(20))
     even = replace(setup, data=replace(setup.data, parts=parts))
-    return [[batch.tolist() for batch in even.plan(1, k)] for k in range(3)]
+    return [[batch.tolist() for batch in even.population.plan(1, k)] for k in range(3)]
 
 
 @pytest.mark.parametrize(

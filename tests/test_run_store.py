@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ OTHERS = {
     "sampler": "examples",
     "availability": "daily",
     "faults": "random(dropout=0.5)",
+    "probes": ("drift",),
 }
 SAME = [
     {"rounds": 7},
@@ -199,12 +201,63 @@ def test_a_run_is_found_when_it_is_asked_for_again(store, monkeypatch):
     assert first.provenance["identity_sha256"].startswith(name[-10:])
 
 
-def test_the_whole_hash_counts(store):
-    path = store.run(tiny()).path / "provenance.json"
-    made = json.loads(path.read_text())
-    changed = made["identity_sha256"][:10] + "0" * 54
-    path.write_text(json.dumps({**made, "identity_sha256": changed}))
+def rewritten(path, **changes):
+    """What a run says of itself, changed by hand."""
+    made = json.loads((path / "provenance.json").read_text())
+    (path / "provenance.json").write_text(json.dumps({**made, **changes}))
+
+
+def test_a_recorded_hash_is_not_trusted(store, monkeypatch):
+    """The identity beside it is."""
+    first = store.run(tiny())
+    rewritten(first.path, identity_sha256="0" * 64)
+    forbid_training(monkeypatch)
+    assert store.run(tiny()).path == first.path
+    rewritten(first.path, identity={**first.provenance["identity"], "lr": 0.5})
     assert store.find(tiny()) is None
+
+
+@pytest.mark.parametrize("damage", [{"identity": None}, {"identity": [1]}, {"identity": {}}, None])
+def test_a_run_whose_identity_is_damaged_is_no_run_and_breaks_nothing(store, damage):
+    bad, good = store.run(tiny()).path, store.run(tiny(algorithm="gcfed")).path
+    if damage is None:
+        (bad / "provenance.json").write_text("[]")
+    else:
+        rewritten(bad, **damage)
+    assert store.find(tiny()) is None
+    assert store.find(tiny(algorithm="gcfed")).path == good
+    with pytest.raises(InputError, match=r"is damaged: its provenance\.json .* move it out"):
+        store.run(tiny())
+
+
+def test_a_folder_is_read_once_however_many_runs_are_looked_up(store, monkeypatch):
+    reads = []
+    made = store.run(tiny()).provenance
+    for i in range(20):
+        folder = store.folder / f"old-seed-0-{i:010}"
+        folder.mkdir()
+        other = {**made["identity"], "cohort": i + 30}
+        (folder / "provenance.json").write_text(json.dumps({"identity": other}))
+    read_text = Path.read_text
+
+    def counted(path, *args, **options):
+        reads.append(path)
+        return read_text(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    for i in range(20):
+        assert store.find_sha256(f"{i:064}", 0) is None
+    assert len(reads) == len(set(reads)) == 20  # its own was read before
+    reads.clear()
+    assert store.find_sha256(made["identity_sha256"], 0) is not None
+    assert store.find_sha256(made["identity_sha256"], 1) is None
+    changed = {**made["identity"], "cohort": 77}
+    (folder / "provenance.json").write_text(json.dumps({"identity": changed}))
+    (folder / "summary.json").write_text("{}")
+    (folder / "config.toml").write_text("")
+    assert reads == []
+    assert store.find_sha256(digest(changed), 0).path == folder
+    assert reads == [folder / "provenance.json"]
 
 
 def test_more_rounds_go_on(store, tmp_path):

@@ -7,12 +7,13 @@ dataclass, and of any other callable the parameters that have a default or go by
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from gcfed.display import aligned, html_table
 from gcfed.errors import InputError, unknown
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -20,14 +21,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
-    """Callables of one kind by name; `register` adds one, ``registry[name]`` finds it."""
+    """Callables of one kind by name; `register` adds one, ``registry[name]`` finds it.
+
+    It can be read like a dict in the order of names, and prints as a table.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
+        self._numerics: dict[str, int] = {}
 
-    def register(self, name: str) -> Callable[[F], F]:
-        """Decorate a callable so that ``name`` stands for it; a name may be taken once."""
+    def register(self, name: str, *, numerics: int = 1) -> Callable[[F], F]:
+        """Decorate a callable so that ``name`` stands for it; a name may be taken once.
+
+        ``numerics`` goes up by one whenever the same text begins to give other numbers, be it by
+        other code or by another default.  Runs made before are then not taken for runs made after.
+        """
         if not name.isidentifier():
             raise InputError(f"the name of {a(self.kind)} is one word of letters; not {name!r}")
 
@@ -35,6 +44,7 @@ class Registry(Generic[T]):
             if name in self._entries:
                 raise InputError(f"{self.kind} {name!r} is already registered")
             self._entries[name] = entry  # type: ignore[assignment]
+            self._numerics[name] = numerics
             return entry
 
         return add
@@ -53,9 +63,37 @@ class Registry(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def keys(self) -> list[str]:
+        return list(self)
+
+    def values(self) -> list[T]:
+        return [self[name] for name in self]
+
+    def items(self) -> list[tuple[str, T]]:
+        return [(name, self[name]) for name in self]
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned([self.columns, *self.rows()]))
+
+    def _repr_html_(self) -> str:
+        return html_table(self.columns, self.rows())
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """What stands above the columns of `rows`."""
+        return self.kind, "what it is", "hyper-parameters"
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """A row for each entry: its name, what it is, and its hyper-parameters with defaults."""
+        return [(name, self.describe(name), self.settable(name)) for name in self]
+
     def name_of(self, entry: object) -> str | None:
         """The name under which ``entry`` is registered, if it is."""
         return next((n for n, e in self._entries.items() if e is entry), None)
+
+    def numerics(self, name: str) -> int:
+        """Which version of its numbers an entry gives, counted from 1."""
+        return self._numerics.get(name, 1)
 
     def describe(self, name: str) -> str:
         """The first line of what documents an entry itself."""
@@ -74,9 +112,18 @@ class Registry(Generic[T]):
         """``text`` with every hyper-parameter written out."""
         bound = self.parse(text)
         known = hyper_parameters(bound.func)
-        values = {key: bound.keywords.get(key, default) for key, (_, default) in known.items()}
-        written = ", ".join(f"{key}={value!r}" for key, value in values.items())
+        return self._text(bound, {k: bound.keywords.get(k, d) for k, (_, d) in known.items()})
+
+    def short(self, bound: "partial[Any]") -> str:
+        """The text of what `parse` gave, without the hyper-parameters that have their defaults."""
+        known, given = hyper_parameters(bound.func), bound.keywords
+        return self._text(
+            bound, {k: given[k] for k, (_, d) in known.items() if given.get(k, d) != d}
+        )
+
+    def _text(self, bound: "partial[Any]", values: Mapping[str, Any]) -> str:
         name = self.name_of(bound.func) or ""
+        written = ", ".join(f"{key}={value!r}" for key, value in values.items())
         return f"{name}({written})" if written else name
 
     def bind(self, node: ast.expr) -> "partial[Any]":

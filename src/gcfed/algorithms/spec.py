@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import fields
+from functools import partial
 
 from gcfed.algorithms import ALGORITHMS
 from gcfed.core.algorithm import Algorithm, chain, parts
@@ -10,15 +11,24 @@ from gcfed.registry import expression
 
 def parse(text: str) -> Algorithm:
     """Build the chain that ``text`` names; ``+`` composes left to right, values are literals."""
-    return chain(*_terms(expression(text, "algorithm")))
+    return chain(*(make() for make in _terms(expression(text, "algorithm"))))
 
 
-def _terms(node: ast.expr) -> list[Algorithm]:
+def short(text: str) -> str:
+    """``text`` without the hyper-parameters that have their defaults.
+
+    >>> short("fedprox(mu=0.5) + gcfed(axis='output', min_ndim=2, lam=None, layers=None)")
+    'fedprox(mu=0.5) + gcfed'
+    """
+    return " + ".join(map(ALGORITHMS.short, _terms(expression(text, "algorithm"))))
+
+
+def _terms(node: ast.expr) -> "list[partial[Algorithm]]":
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _terms(left) + _terms(right)
         case _:
-            return [ALGORITHMS.bind(node)()]
+            return [ALGORITHMS.bind(node)]
 
 
 def to_text(algorithm: Algorithm) -> str:

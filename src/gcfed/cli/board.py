@@ -12,7 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from gcfed.cli import console
-from gcfed.cli.training import percent
+from gcfed.progress import duration
+from gcfed.results.facts import percent
 from gcfed.sweeps.state import OVER, CellState
 from gcfed.sweeps.sweep import CellObserver, Sweep
 
@@ -114,18 +115,3 @@ class Board:
             left = (total - done) * (time.time() - since) / seen
             text += f"  {duration(left)} left"
         return text
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds, as a person reads them.
-
-    >>> duration(8.31), duration(75), duration(7400)
-    ('8.3 s', '1:15', '2:03:20')
-    """
-    if seconds is None:
-        return "?"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

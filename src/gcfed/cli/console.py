@@ -1,30 +1,22 @@
-"""What the command line says, and how: tables, progress, warnings."""
+"""How the command line prints results, errors and warnings."""
 
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+from gcfed.display import aligned
+from gcfed.progress import err as err, say as say
 
-Tick = Callable[[int, str], None]
-"""So many are done, with a note on the last."""
+out = Console(highlight=False)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table: fitted to a terminal, elsewhere a whole line a row."""
     if not out.is_terminal:
-        lines = [list(columns), *map(list, rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            print("  ".join(cells).rstrip())
+        print("\n".join(aligned([columns, *rows])))
         return
     drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
@@ -39,11 +31,6 @@ def tell(text: str = "") -> None:
     out.print(text, markup=False, soft_wrap=True)
 
 
-def say(text: str) -> None:
-    """A line on what goes on, apart from results."""
-    err.print(text, markup=False, soft_wrap=True)
-
-
 def fail(text: object) -> None:
     """What is wrong."""
     err.print(f"[red]error:[/] {escape(str(text))}", soft_wrap=True)
@@ -56,35 +43,3 @@ def show_warnings() -> None:
         err.print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
 
     warnings.showwarning = show  # type: ignore[assignment]
-
-
-@contextmanager
-def progress(label: str, total: int, quiet: bool = False) -> Iterator[Tick]:
-    """A bar on a terminal, elsewhere a plain line at every tenth; both on standard error."""
-    if quiet:
-        yield lambda done, note: None
-    elif not err.is_terminal:
-        yield _plain_lines(label, total)
-    else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        with Progress(*columns, console=err) as bar:
-            task = bar.add_task(escape(label), total=total, note="")
-            try:
-                yield lambda done, note: bar.update(task, completed=done, note=note)
-            except BaseException:
-                bar.live.transient = True  # an error message stands alone
-                raise
-
-
-def _plain_lines(label: str, total: int) -> Tick:
-    def tick(done: int, note: str) -> None:
-        if done % max(total // 10, 1) == 0 or done == total:
-            print(f"{label}: round {done} of {total}  {note}".rstrip(), file=sys.stderr, flush=True)
-
-    return tick

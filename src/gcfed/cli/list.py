@@ -6,6 +6,7 @@ import torch
 import typer
 
 from gcfed.algorithms import ALGORITHMS
+from gcfed.analysis import PROBES
 from gcfed.cli import console
 from gcfed.cli.options import Plugins
 from gcfed.config.settings import describe
@@ -30,6 +31,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "availabilities": AVAILABILITIES,
     "samplers": SAMPLERS,
     "faults": FAULTS,
+    "probes": PROBES,
     "trackers": TRACKERS,
 }
 
@@ -41,7 +43,7 @@ def list_(
     """List what there is to choose from, a line each.
 
     WHAT is algorithms, datasets, models, partitions, engines, availabilities, samplers, faults,
-    trackers, or settings (of gcfed run).
+    probes, trackers, or settings (of gcfed run).
     """
     if what == "settings":
         console.table(("setting", "default", "what it says"), describe())
@@ -50,10 +52,10 @@ def list_(
         console.table(("model", *costs, "what it is", "hyper-parameters"), _model_rows())
     elif what in REGISTRIES:
         registry = REGISTRIES[what]
-        rows = [(name, registry.describe(name), registry.settable(name)) for name in registry]
+        rows = registry.rows()
         if what == "engines":
             rows.insert(0, ("auto", "The one that suits the device and the model; says which.", ""))
-        console.table((registry.kind, "what it is", "hyper-parameters"), rows)
+        console.table(registry.columns, rows)
     else:
         raise unknown("list", what, [*REGISTRIES, "settings"])
 

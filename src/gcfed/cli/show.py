@@ -1,6 +1,5 @@
 """The command that shows recorded runs."""
 
-import statistics
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +7,8 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.options import Plugins
-from gcfed.cli.training import FINAL, percent, status_of
 from gcfed.errors import InputError
+from gcfed.results.facts import FINAL, ROUND_COLUMNS, facts, last_rounds, percent
 from gcfed.results.run import Run, find_runs
 
 
@@ -48,33 +47,6 @@ def _show(path: Path) -> None:
 
 
 def _show_run(run: Run) -> None:
-    config, summary, made = run.config, run.summary, run.provenance
-    rows = [
-        ("algorithm", config.algorithm),
-        ("data", config.dataset),
-        ("partition", config.partition),
-        ("clients", f"{config.cohort} of {config.clients} a round"),
-        ("model", config.model),
-        ("seed", str(config.seed)),
-        ("status", status_of(summary)),
-        ("rounds", f"{len(run.records)} of {config.rounds}"),
-        ("final accuracy", f"{percent(summary.get('test_accuracy'))} % ({FINAL[7:]})"),
-        ("best accuracy", f"{percent(summary.get('test_accuracy_best'))} %"),
-        ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
-        ("precision", run.config.precision),
-        ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
-        ("seconds a round", _pace(run)),
-    ]
-    console.table(("run", str(run.path)), rows)
+    console.table(("run", str(run.path)), facts(run))
     console.tell()
-    columns = ("round", "test_accuracy", "test_loss", "train_loss", "update_norm")
-    console.table(columns, [[_short(line[c]) for c in columns] for line in run.records[-5:]])
-
-
-def _pace(run: Run) -> str:
-    seconds = [timing["seconds"] for timing in run.timings]
-    return f"{statistics.median(seconds):.3g} (median)" if seconds else "-"
-
-
-def _short(value: float | int | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+    console.table(ROUND_COLUMNS, last_rounds(run.records))

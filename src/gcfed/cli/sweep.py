@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.board import duration, watched
+from gcfed.cli.board import watched
 from gcfed.cli.exits import DIVERGED, INTERRUPTED
 from gcfed.cli.options import Plugins, StoreOption
-from gcfed.cli.training import percent
+from gcfed.progress import duration
+from gcfed.results.facts import percent
 from gcfed.results.summary import SMOOTHED
 from gcfed.runs.store import STORE
 from gcfed.sweeps.grid import describe

@@ -10,14 +10,14 @@ from typing import Any
 from gcfed.cli import console
 from gcfed.config.settings import Config
 from gcfed.files import write_atomically, write_json
+from gcfed.progress import progress
 from gcfed.results import directory
+from gcfed.results.facts import FINAL, percent, round_note, status_of
 from gcfed.results.run import Run, load_run
 from gcfed.runs.resume import resume_together
 from gcfed.runs.store import RunStore
-from gcfed.runs.train import SMOOTHED, Observer, run_together
+from gcfed.runs.train import Observer, run_together
 from gcfed.simulation.evaluation import Record
-
-FINAL = f"final: the mean of the last {SMOOTHED} evaluations"
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,11 @@ def resume(runs: Sequence[Run], rounds: int | None, quiet: bool = False) -> RunS
 
 @contextmanager
 def _watched(name: str, rounds: int, quiet: bool) -> Iterator[Observer]:
-    with console.progress(name, rounds, quiet) as tick:
+    with progress(name, rounds, quiet=quiet) as tick:
 
         def observe(lines: Mapping[int, Record]) -> None:
-            scores = [line["test_accuracy"] for line in lines.values()]
-            shown = " ".join(f"{100 * score:.1f}" for score in scores if score is not None)
             for line in list(lines.values())[:1]:
-                tick(line["round"] + 1, f"accuracy {shown} %" if shown else "")
+                tick(line["round"] + 1, round_note(lines.values()))
 
         yield observe
 
@@ -170,12 +168,6 @@ def print_runs(group: RunSet) -> None:
         console.say(f"to go on: gcfed resume {group.paths[0]}")
 
 
-def status_of(summary: Mapping[str, Any]) -> str:
-    if "reason" not in summary:
-        return str(summary["status"])
-    return f"{summary['status']} in round {summary['round']}: {summary['reason']}"
-
-
 def save_curves(groups: Sequence[RunSet], folder: Path, title: str) -> Path:
     """The test accuracy of each group over the rounds, as a PNG."""
     from gcfed.results.plots import curves  # matplotlib takes a second to import
@@ -184,9 +176,3 @@ def save_curves(groups: Sequence[RunSet], folder: Path, title: str) -> Path:
     path = folder / "accuracy.png"
     write_atomically(path, lambda p: figure.savefig(p, format="png", dpi=150))
     return path
-
-
-def percent(mean: float | None, std: float | None = None) -> str:
-    if mean is None:
-        return "-"
-    return f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}")

@@ -8,6 +8,7 @@ import typer
 from gcfed.cli import console
 from gcfed.cli.exits import DIFFERS
 from gcfed.cli.options import Plugins, RunPath, trained_together
+from gcfed.progress import progress
 from gcfed.runs.verify import Verification, verify_together
 
 
@@ -16,7 +17,7 @@ def verify(
     rounds: Annotated[int | None, typer.Option(help="Only its first rounds.")] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Do a run again and compare the weights after every round, bit by bit.
+    """Do a run again and compare every round, bit by bit.
 
     RUN is a run directory, or a folder of them.  The engine, the device, the precision and the runs
     trained together are those that it was done with.  The exit code is 1 if a round differs.
@@ -24,7 +25,7 @@ def verify(
     found: list[Verification] = []
     for runs in trained_together(path):
         total = min(max(len(run.records) for run in runs), rounds or sys.maxsize)
-        with console.progress("verify", total) as tick:
+        with progress("verify", total) as tick:
             found += verify_together(runs, rounds, lambda done, tick=tick: tick(done, ""))  # type: ignore[misc]
     for one in found:
         console.tell(_verdict(one))
@@ -34,4 +35,4 @@ def verify(
 def _verdict(found: Verification) -> str:
     if found.differs is None:
         return f"{found.path}: {found.rounds} rounds again, every one to the same bits"
-    return f"{found.path}: round {found.differs} comes out with other weights than were recorded"
+    return f"{found.path}: round {found.differs} comes out otherwise than it was recorded"

@@ -12,12 +12,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from gcfed.algorithms.spec import parse, to_text
+from gcfed.analysis import PROBES
+from gcfed.analysis.probe import Observation, Probe, kept_for, make_probes, measure
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
 from gcfed.core.model import Model
+from gcfed.core.server import Server
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
@@ -64,6 +67,13 @@ class Experiment:
     tests: dict[str, TestSet]
     statistics: PartitionStatistics
     dataset: Dataset
+    probes: dict[str, Probe]
+
+    def measure(self, received: Server, result: RoundResult) -> Record:
+        """What the probes measure of a round that began with ``received``."""
+        if not self.probes:
+            return {}
+        return measure(self.probes, Observation(self.setup, received, result, self.tests["test"]))
 
     def record(self, result: RoundResult) -> Record:
         """The line of a round, evaluated when it is due and at the end."""
@@ -95,6 +105,7 @@ def build(
     algorithm, device = given.algorithm or parse(config.algorithm), _device(config.device)
     names = _names(config, given)  # what is misspelt shows before data are read
     availability, names["availability"] = settled_availability(config.availability)
+    probes = make_probes(config.probes)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
     whole = dataset = _checked(whole.to(device), given.loss)
     tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
@@ -119,7 +130,7 @@ def build(
         sampler=SAMPLERS.parse(config.sampler),
         faults=FAULTS.parse(config.faults)(),
         initial=model.params,
-        keep=frozenset(),
+        keep=kept_for(probes),
     )
     _try_model(setup, dataset)
     metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
@@ -129,6 +140,7 @@ def build(
         tests={split: TestSet(*examples, metrics) for split, examples in tests.items()},
         statistics=partition_statistics(partition, dataset.pool),
         dataset=whole,
+        probes=probes,
     )
 
 
@@ -164,6 +176,7 @@ def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, An
         "device": str(device),
         "init": _absolute(config.init),
         "data_dir": _absolute(config.data_dir),
+        "probes": tuple(PROBES.short(PROBES.parse(text)) for text in config.probes),
         "plugins": tuple(str(_absolute(path)) for path in config.plugins),
     }
 

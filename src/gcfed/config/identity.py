@@ -10,25 +10,41 @@ from typing import Any
 import numpy as np
 import torch
 
+from gcfed.algorithms import ALGORITHMS, spec
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
 from gcfed.core.algorithm import parts
 from gcfed.data import DATASETS, PARTITIONS, Dataset
+from gcfed.errors import InputError
 from gcfed.models import MODELS
 from gcfed.population.availability import AVAILABILITIES
 from gcfed.population.faults import FAULTS
 from gcfed.population.samplers import SAMPLERS
+from gcfed.registry import Registry
 from gcfed.simulation.evaluation import weights_sha256
 
 NUMERICS = 1
-"""Counts the changes of gcfed after which the same config gives other numbers."""
+"""Counts the changes of gcfed after which every config gives other numbers.
+
+What changes the numbers of one algorithm, model, data set, ... is counted where that is registered.
+"""
 
 LAST_BITS = frozenset({"engine", "precision", "device", "chunk"})
 """Settings that change last bits only: recorded, and kept when a run is resumed."""
 
 WAYS = frozenset({"data_dir", "memory", "checkpoint_every", "checkpoint_minutes", "track"})
 """Settings that change nothing in what comes out."""
+
+NAMED: dict[str, Registry[Any]] = {
+    "dataset": DATASETS,
+    "model": MODELS,
+    "partition": PARTITIONS,
+    "sampler": SAMPLERS,
+    "availability": AVAILABILITIES,
+    "faults": FAULTS,
+}
+"""Settings that name an entry of a registry.  An algorithm names several, one for each part."""
 
 SAMPLE = 2**28  # bytes of a tensor that a fingerprint looks at
 
@@ -39,20 +55,46 @@ def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str
     ``data_sha256`` is the fingerprint of its data set, if that is known already.
     """
     config = experiment.config
-    without = {*LAST_BITS, *WAYS, "plugins", "init", "rounds"}
+    without = {"plugins", "init", "rounds"}
     if config.lr_schedule == "cosine":  # falls to zero in the last round
         without.remove("rounds")
-    if config.availability == "always":  # as in runs that were made before there was a choice
-        without.add("availability")
-    return {
-        **config.model_dump(mode="json", exclude=without),
-        "partition_seed": _first(config.partition_seed, config.seed),
-        "init_seed": _first(config.init_seed, config.seed) if config.init is None else None,
-        "init_sha256": None if config.init is None else _sha256(Path(config.init)),
-        "code_sha256": sorted(map(_sha256, _sources(experiment))),
-        "data_sha256": data_sha256 or fingerprint(experiment.dataset),
-        "numerics": NUMERICS,
-    }
+    return normalised(
+        {
+            **config.model_dump(mode="json", exclude=without),
+            "partition_seed": _first(config.partition_seed, config.seed),
+            "init_seed": _first(config.init_seed, config.seed) if config.init is None else None,
+            "init_sha256": None if config.init is None else _sha256(Path(config.init)),
+            "code_sha256": sorted(map(_sha256, _sources(experiment))),
+            "data_sha256": data_sha256 or fingerprint(experiment.dataset),
+            "numerics": _numerics(experiment),
+        }
+    )
+
+
+def normalised(stored: Any) -> dict[str, Any]:
+    """An identity, as it was recorded at any time, without what has its default.
+
+    So a setting or an argument that is new, and left at its default, makes no run another one.  A
+    default that changes is a change of numerics.  What is damaged, and not an identity at all,
+    becomes an empty one, which no run has.
+    """
+    if not isinstance(stored, Mapping):
+        return {}
+    defaults = {**Config().model_dump(mode="json"), "init_sha256": None, "numerics": {}}
+    values = {key: value for key, value in stored.items() if key not in LAST_BITS | WAYS}
+    values["numerics"] = _by_part(stored.get("numerics", {}))
+    short, usual = shortened(values), shortened(defaults)
+    return {key: value for key, value in short.items() if value != usual.get(key, ...)}
+
+
+def shortened(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose texts are without the hyper-parameters that have their defaults."""
+    return {key: _short(key, value) for key, value in settings.items()}
+
+
+def num_registered() -> int:
+    """How many names are known: with more of them, more of an old identity can be shortened."""
+    return sum(map(len, (ALGORITHMS, *NAMED.values())))
 
 
 def digest(identity: Mapping[str, Any]) -> str:
@@ -80,33 +122,51 @@ def _bytes(values: np.ndarray) -> bytes:
     return "\n".join(map(str, values)).encode() if values.dtype == object else values.tobytes()
 
 
+def _short(key: str, value: Any) -> Any:
+    if not isinstance(value, str) or "(" not in value:  # a name alone is as short as can be
+        return value
+    try:
+        if key == "algorithm":
+            return spec.short(value)
+        return NAMED[key].short(NAMED[key].parse(value)) if key in NAMED else value
+    except InputError:  # of a plugin that is not loaded
+        return value
+
+
+def _by_part(numerics: Any) -> Mapping[str, Any]:
+    """Numerics by part; once they were one number, that of all of gcfed."""
+    if isinstance(numerics, Mapping):
+        return numerics
+    return {} if numerics == 1 else {"gcfed": numerics}
+
+
+def _numerics(experiment: Experiment) -> dict[str, int]:
+    """The versions of what a run is made of, where they are not the first."""
+    made_of = {
+        f"{registry.kind} {name}": registry.numerics(name) for registry, name in _used(experiment)
+    }
+    versions = {"gcfed": NUMERICS, **made_of}
+    return {part: version for part, version in versions.items() if version > 1}
+
+
+def _used(experiment: Experiment) -> list[tuple[Registry[Any], str]]:
+    """The entries of registries that a run is made of; what a program gave itself is none."""
+    names = (ALGORITHMS.name_of(type(part)) for part in parts(experiment.setup.algorithm))
+    algorithms = [(ALGORITHMS, name) for name in names if name is not None]
+    texts = {key: getattr(experiment.config, key).partition("(")[0] for key in NAMED}
+    return algorithms + [(NAMED[key], text) for key, text in texts.items() if text in NAMED[key]]
+
+
 def _sources(experiment: Experiment) -> set[Path]:
     """The files of plugins, and of what others registered and the run uses."""
-    config = experiment.config
-    used: list[Any] = [type(part) for part in parts(experiment.setup.algorithm)]
-    used += [
-        registry.parse(text).func
-        for registry, text in _named(config)
-        if text.partition("(")[0] in registry
-    ]
+    used = [registry[name] for registry, name in _used(experiment)]
     modules = {getattr(entry, "__module__", "") for entry in used}
     files = (
         getattr(sys.modules.get(name), "__file__", None)
         for name in modules
         if name.partition(".")[0] != "gcfed"
     )
-    return {Path(file).resolve() for file in (*config.plugins, *filter(None, files))}
-
-
-def _named(config: Config) -> list[tuple[Any, str]]:
-    return [
-        (DATASETS, config.dataset),
-        (MODELS, config.model),
-        (PARTITIONS, config.partition),
-        (AVAILABILITIES, config.availability),
-        (SAMPLERS, config.sampler),
-        (FAULTS, config.faults),
-    ]
+    return {Path(file).resolve() for file in (*experiment.config.plugins, *filter(None, files))}
 
 
 def _sha256(path: Path) -> str:

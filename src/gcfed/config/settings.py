@@ -73,6 +73,7 @@ class Config(BaseModel):
     partition_seed: int | None = _key(None, "draws the partition instead", **SEED)
     init_seed: int | None = _key(None, "draws the initial weights instead", **SEED)
     evaluate_every: int = _key(1, "rounds from one evaluation to the next", **COUNT)
+    probes: tuple[str, ...] = _key((), "what is measured of every round, such as 'drift'")
     engine: str = _key("auto", "how a cohort is trained")
     precision: Precision = _key("auto", "of products: float32 is strict, auto is tf32 on a GPU")
     device: str = _key("auto", "where: cpu, cuda, cuda:1; auto takes a GPU if there is one")
@@ -97,8 +98,9 @@ class Config(BaseModel):
         values = dict(values)
         if (alpha := values.pop("alpha", None)) is not None:
             values["partition"] = _dirichlet(values.get("partition", "dirichlet"), alpha)
-        if isinstance(values.get("plugins"), str):
-            values["plugins"] = [values["plugins"]]
+        for key in ("plugins", "probes"):
+            if isinstance(values.get(key), str):
+                values[key] = [values[key]]
         if isinstance(values.get("track"), str):
             values["track"] = [name.strip() for name in values["track"].split(",") if name.strip()]
         return values | {key: tuple(v) for key, v in values.items() if isinstance(v, list)}

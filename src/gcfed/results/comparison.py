@@ -15,6 +15,7 @@ from gcfed.results.tables import (
     Section,
     Table,
     comma_separated,
+    html,
     latex,
     markdown,
     plain,
@@ -94,6 +95,9 @@ class Comparison:
 
     def _repr_markdown_(self) -> str:
         return self.render("markdown")
+
+    def _repr_html_(self) -> str:
+        return html(self.table())
 
     def _columns(self) -> tuple[str, ...]:
         columns = ["method", "seeds", "final (%)", "best (%)"]

@@ -4,6 +4,7 @@
 ``config.toml``        everything the run needed, every default written out
 ``provenance.json``    version, commit, torch, device, engine, and the partition that was drawn
 ``rounds.jsonl``       a line a round; two equal runs write the same bytes
+``probes.jsonl``       what probes measured in each, where some were asked for
 ``timings.jsonl``      the seconds of each, and how many clients were trained at once
 ``summary.json``       status (running, finished, failed, stopped) and what came out
 ``model.safetensors``  the global weights
@@ -19,6 +20,7 @@ from gcfed.errors import InputError
 
 CONFIG, PROVENANCE, SUMMARY = "config.toml", "provenance.json", "summary.json"
 ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
+PROBES = "probes.jsonl"
 CHECKPOINTS = "checkpoints"
 
 RUNNING = {"status": "running"}

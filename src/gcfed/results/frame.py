@@ -9,15 +9,17 @@ from gcfed.results.groups import Runs, collect
 
 
 def frame(paths: Runs) -> Any:
-    """A DataFrame with a row a round: its run, seed and algorithm, and all of its line's fields."""
+    """A DataFrame with a row a round: run, seed, algorithm, its line and what probes measured."""
     rows = [
         {
             "run": str(run.path),
             "seed": run.config.seed,
             "algorithm": short(run.config.algorithm),
             **line,
+            **probed.get(line["round"], {}),
         }
         for run in collect(paths)
+        for probed in [{row["round"]: row for row in run.probes}]
         for line in run.records
     ]
     return _pandas().DataFrame(rows, columns=None if rows else ["run", "seed", "algorithm"])

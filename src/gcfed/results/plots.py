@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from gcfed.figures import Picture
 from gcfed.results.outcomes import moving_average
 from gcfed.results.summary import SMOOTHED
 from gcfed.simulation.evaluation import Record
@@ -21,13 +21,13 @@ def curves(
     *,
     smooth: int = SMOOTHED,
     title: str = "",
-) -> Figure:
+) -> Picture:
     """One number over the rounds: a line a group, the mean over its runs, and a band of one std.
 
     Each run is first smoothed by a moving average over ``smooth`` evaluations, as in the paper's
     figures; thin lines show what it was before.
     """
-    figure = Figure(figsize=(7, HEIGHT), layout="constrained")
+    figure = Picture(figsize=(7, HEIGHT), layout="constrained")
     axes = figure.subplots()
     scale = 100 if name.endswith("accuracy") else 1
     for color, (label, runs) in enumerate(groups.items()):

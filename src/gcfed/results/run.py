@@ -13,13 +13,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gcfed.config.build import load_weights, make_module, read_dataset
+from gcfed.config.identity import normalised
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config, make, read
 from gcfed.core.types import Transform
 from gcfed.data.augmentation import ImageTransform
+from gcfed.display import html_table
 from gcfed.errors import InputError
 from gcfed.results import directory
 from gcfed.results.directory import best_model, read_lines
+from gcfed.results.facts import ROUND_COLUMNS, facts, last_rounds
 from gcfed.results.summary import summarize
 from gcfed.simulation.evaluation import Record
 
@@ -57,9 +60,20 @@ class Run:
         return _json(self.path / directory.PROVENANCE)
 
     @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What its numbers depend on, as today's code would say it; empty if it is not recorded."""
+        made: Any = self.provenance
+        return normalised(made.get("identity") if isinstance(made, dict) else None)
+
+    @cached_property
     def records(self) -> list[Record]:
         """Its rounds; a torn last line is left out."""
         return read_lines(self.path / directory.ROUNDS)[: self.rounds]
+
+    @cached_property
+    def probes(self) -> list[Record]:
+        """What probes measured in its rounds; empty where none was asked for."""
+        return read_lines(self.path / directory.PROBES)[: self.rounds]
 
     @property
     def num_rounds(self) -> int:
@@ -115,6 +129,13 @@ class Run:
                 "its bits depend on those runs, so put them back beside it"
             )
         return list(map(Run, paths))
+
+    def _repr_html_(self) -> str:
+        tables = [
+            html_table(("run", str(self.path)), facts(self)),
+            html_table(ROUND_COLUMNS, last_rounds(self.records)),
+        ]
+        return "\n".join(tables)
 
     def _module(self, path: Path) -> nn.Module:
         load_plugins(self.config.plugins)

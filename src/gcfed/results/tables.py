@@ -1,4 +1,4 @@
-"""Tables of results as text: for a terminal, Markdown, LaTeX (booktabs) and CSV.
+"""Tables of results for a terminal, a notebook, Markdown, LaTeX (booktabs) and CSV.
 
 The best value of a column is bold and the second underlined, as in the GC-Fed paper.
 """
@@ -7,7 +7,10 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal
+
+from gcfed.display import Html, aligned, escaped, html_table
 
 Rank = Literal["best", "second", ""]
 
@@ -60,19 +63,25 @@ def plain(table: Table) -> str:
         [[f"{c.value}{signs[c.mark]}{c.rest}" for c in row] for row in block.rows]
         for block in table.blocks
     ]
-    rows = [list(table.columns), *(row for block in blocks for row in block)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        return "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip()
-
-    lines = [line(table.columns)]
-    for block, cells in zip(table.blocks, blocks, strict=True):
+    head, *rest = aligned([table.columns, *(row for block in blocks for row in block)])
+    rows, lines = iter(rest), [head]
+    for block in table.blocks:
         lines += [f"-- {block.title}"] if block.title else []
-        lines += map(line, cells)
+        lines += islice(rows, len(block.rows))
     marked = any(cell.mark for block in table.blocks for row in block.rows for cell in row)
     legend = ["* best, + second"] if marked else []
     return "\n".join([*lines, *legend, *table.notes]) + "\n"
+
+
+def html(table: Table) -> str:
+    """A table for each block, and the notes as a list, for a notebook."""
+    parts: list[str] = []
+    for block in table.blocks:
+        parts += [f"<p><b>{escaped(block.title)}</b></p>"] if block.title else []
+        rows = [[_html_cell(cell) for cell in row] for row in block.rows]
+        parts.append(html_table(table.columns, rows))
+    notes = "".join(f"<li>{escaped(note)}</li>" for note in table.notes)
+    return "\n".join([*parts, f"<ul>{notes}</ul>"])
 
 
 def markdown(table: Table) -> str:
@@ -119,6 +128,12 @@ def _row(cells: Any) -> str:
 
 def _pipes(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _html_cell(cell: Entry) -> Html:
+    tag = {"best": "b", "second": "u"}.get(cell.mark)
+    value = escaped(cell.value)
+    return Html((f"<{tag}>{value}</{tag}>" if tag else value) + escaped(cell.rest))
 
 
 def _markdown_cell(cell: Entry) -> str:

@@ -24,6 +24,7 @@ from gcfed.simulation.snapshot import Clients, Snapshot
 
 KEPT = 2
 FORMAT = 1
+MARKS = ("clients", "lines", "probes")  # the last is not in manifests of before there were probes
 
 
 class Best(NamedTuple):
@@ -34,7 +35,7 @@ class Best(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a manifest says: the files, and how far ``rounds.jsonl`` had come."""
+    """What a manifest says: the files, and how far the lines and the probes' rows had come."""
 
     rounds: int
     key: list[int]
@@ -42,9 +43,10 @@ class Checkpoint(NamedTuple):
     clients: Mark
     lines: Mark
     best: dict[str, Any] | None
+    probes: Mark = Mark()
 
     def to_json(self) -> dict[str, Any]:
-        marks = {"clients": self.clients._asdict(), "lines": self.lines._asdict()}
+        marks = {name: getattr(self, name)._asdict() for name in MARKS}
         return {"format": FORMAT, **self._asdict(), **marks}
 
 
@@ -60,7 +62,7 @@ class Checkpoints:
         """After how many rounds there is one, the last first."""
         return [int(path.stem) for path in manifests(self._folder)]
 
-    def save(self, snapshot: Snapshot, lines: Mark, best: Best | None) -> None:
+    def save(self, snapshot: Snapshot, best: Best | None, lines: Mark, probes: Mark) -> None:
         """Write a checkpoint; those before the last but one go once it is there."""
         rounds = snapshot.round + 1
         clients = self._clients.save(snapshot.clients, rounds)
@@ -68,7 +70,8 @@ class Checkpoints:
         write_bytes(self._file(rounds, "safetensors"), data)
         self._save_best(best)
         sha256 = hashlib.sha256(data).hexdigest()
-        checkpoint = Checkpoint(rounds, self._key(rounds), sha256, clients, lines, self._best)
+        key = self._key(rounds)
+        checkpoint = Checkpoint(rounds, key, sha256, clients, lines, self._best, probes)
         write_json(self._file(rounds, "json"), checkpoint.to_json())
         self._clients.prune()
         self._prune(self.rounds()[:KEPT])
@@ -80,7 +83,7 @@ class Checkpoints:
             found = json.loads(path.read_bytes())
             if found.pop("format") != FORMAT:
                 raise DamagedError(f"{path.name} was written by another version of gcfed")
-            marks = {name: Mark(**found[name]) for name in ("clients", "lines")}
+            marks = {name: Mark(**found[name]) for name in MARKS if name in found}
             checkpoint = Checkpoint(**{**found, **marks})
         except OSError as error:
             raise DamagedError(f"{path.name}: {error.strerror}") from None

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -13,11 +13,18 @@ from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
 from gcfed.data import Dataset
 from gcfed.data.datasets.user import dataset_from
+from gcfed.display import html_table
 from gcfed.errors import InputError, unknown
+from gcfed.progress import progress as shown, say
+from gcfed.results.captions import short
+from gcfed.results.facts import ROUND_COLUMNS, last_rounds, round_note
 from gcfed.runs.disk_memory import first_snapshot
 from gcfed.simulation.evaluation import Metric, Record
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.setup import cross_entropy
+
+if TYPE_CHECKING:
+    from gcfed.figures import Picture
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,12 +34,15 @@ class History:
     records: list[Record]
     module: nn.Module
     experiment: Experiment
+    probes: list[Record] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[Any]:
-        """One number of every round that has it: ``history["test_accuracy"]``."""
-        if name not in self.records[0]:
-            raise unknown("number of a round", name, self.records[0])
-        return [line[name] for line in self.records if line[name] is not None]
+        """One number of every round that has it: ``history["test_accuracy"]``, or a probe's."""
+        rows = self.probes if self.probes and name in self.probes[0] else self.records
+        if name not in rows[0]:
+            known = [*self.records[0], *(self.probes or [{}])[0]]
+            raise unknown("number of a round", name, dict.fromkeys(known))
+        return [row[name] for row in rows if row[name] is not None]
 
     def __repr__(self) -> str:
         last = f"test_accuracy={self.records[-1]['test_accuracy']}"
@@ -40,7 +50,19 @@ class History:
             f"History of {len(self.records)} rounds of {self.experiment.config.algorithm}, {last}"
         )
 
-    def plot(self, name: str = "test_accuracy") -> Any:
+    def _repr_html_(self) -> str:
+        config, last = self.experiment.config, last_rounds(self.records)
+        rows = [
+            ("algorithm", config.algorithm),
+            ("model", config.model),
+            ("partition", config.partition),
+            ("clients", f"{config.cohort} of {config.clients} a round"),
+            ("rounds", f"{len(self.records)} of {config.rounds}"),
+            ("engine", _engine(self.experiment)),
+        ]
+        return html_table(("history", ""), rows) + "\n" + html_table(ROUND_COLUMNS, last)
+
+    def plot(self, name: str = "test_accuracy") -> "Picture":
         """A matplotlib figure of one number over the rounds."""
         from gcfed.results.plots import curves
 
@@ -56,6 +78,7 @@ def fit(
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
     on_round: Callable[[Record], None] | None = None,
+    progress: bool = True,
     **settings: Any,
 ) -> History:
     """Train ``module`` by federated learning; ``settings`` are the keys of a config.
@@ -64,7 +87,8 @@ def fit(
     tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
     a text or an `Algorithm`.  ``loss`` and ``metrics`` (accuracy, where there are classes) map
     logits and labels to a number for each example.  ``module`` itself is left as it is: the trained
-    copy is the history's.  A run that diverges raises `DivergedError`.
+    copy is the history's.  ``progress`` says on standard error what the run will do and how far it
+    is.  A run that diverges raises `DivergedError`.
     """
     _check(module, algorithm, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
@@ -80,16 +104,47 @@ def fit(
         loss=loss,
         metrics=metrics,
     )
-    experiment = build(make({**settings, **named}, "fit"), given)
-    records: list[Record] = []
-    with closing(simulate(experiment.setup, first_snapshot(experiment))) as rounds:
+    config = make({**settings, **named}, "fit")
+    experiment = build(config, given)
+    for line in _plan(experiment, config.partition) if progress else ():
+        say(line)
+    records, probed = list[Record](), list[Record]()
+    begun = first_snapshot(experiment)
+    server = begun.server
+    with (
+        shown(short(experiment.config.algorithm), config.rounds, quiet=not progress) as tick,
+        closing(simulate(experiment.setup, begun)) as rounds,
+    ):
         for result in rounds:
             records.append(experiment.record(result))
+            if experiment.probes:
+                probed.append(experiment.measure(server, result))
             server = result.server
+            tick(result.round + 1, round_note(records[-1:]))
             if on_round is not None:
                 on_round(records[-1])
     trained = experiment.setup.model.module(server.params, server.buffers)
-    return History(records, trained, experiment)
+    return History(records, trained, experiment, probed)
+
+
+def _plan(experiment: Experiment, partition: str) -> list[str]:
+    """What a run is about to do, before its first round; ``partition`` as it was asked for."""
+    setup, config = experiment.setup, experiment.config
+    schedule, sizes = setup.schedule, setup.data.parts.sizes
+    size = sum(weights.numel() for weights in setup.model.params.values())
+    work = f"{schedule.steps} steps" if schedule.epochs is None else f"{schedule.epochs} epochs"
+    return [
+        f"{config.model} of {size:,} parameters, trained by {short(config.algorithm)}: "
+        f"{schedule.rounds} rounds, a client doing {work} in each",
+        f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; {partition} gives "
+        f"a client {sizes.min():,} to {sizes.max():,} of {sizes.sum():,} examples",
+        f"engine: {_engine(experiment)}",
+    ]
+
+
+def _engine(experiment: Experiment) -> str:
+    chosen = experiment.setup.chosen
+    return f"{chosen.name} on {experiment.setup.device} ({chosen.reason})"
 
 
 def _check(module: Any, algorithm: Any, settings: Mapping[str, Any]) -> None:

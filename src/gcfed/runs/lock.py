@@ -1,4 +1,12 @@
-"""One process at a time writes a run."""
+"""One process at a time writes a run.
+
+On Unix the lock is one of ``fcntl.lockf``.  It belongs to one process: the kernel gives it to no
+forked worker, and takes it back when the process ends, even if its workers live on.  ``filelock``
+(read in version 4.2) uses ``fcntl.flock``, whose lock forked children share, and makes up for it by
+closing the file in every child that Python itself forks.  Nor does its `FileLock` say who holds a
+lock, which is what a user who is refused wants to know.  So a run has a lock of ours; downloads,
+which neither fork nor refuse, use `FileLock`.
+"""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Recorded runs, gone on with or checked, by the engine and on the device they began with."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,14 @@ def rebuild(runs: Sequence[Run], rounds: int | None = None) -> list[Experiment]:
     changes = {} if rounds is None else {"rounds": rounds}
     experiments = build_together([run.config.model_copy(update=changes) for run in runs])
     for run, experiment in zip(runs, experiments, strict=True):
-        now, then = identity(experiment), run.provenance["identity"]
-        differing = [key for key in now if now[key] != then.get(key)]
+        if not run.identity:
+            raise InputError(
+                f"{run.path} does not say what it is made of: its {directory.PROVENANCE} is damaged"
+            )
+        differing = _differing(identity(experiment), run.identity)
         if differing:
             raise InputError(
-                f"{run.path} began with other {_name(differing)} than there is now: "
+                f"{run.path} began with other {' and '.join(differing)} than there is now: "
                 "put that back, or start a new run"
             )
         _warn_of_changes(run, experiment)
@@ -161,6 +164,14 @@ def _describe(run: Run, writer: RunWriter) -> None:
     write_text(run.path / directory.CONFIG, config.to_toml())
 
 
-def _name(keys: Sequence[str]) -> str:
+def _differing(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
+    """What two identities disagree on, as a person would call it."""
     names = {"data_sha256": "data", "code_sha256": "code of its plugins", "init_sha256": "weights"}
-    return " and ".join(names.get(key, key) for key in keys)
+    differing = [names.get(key, key) for key in _keys(now, then) if key != "numerics"]
+    parts = _keys(now.get("numerics", {}), then.get("numerics", {}))
+    return differing + [f"numerics of {part.split()[-1]}" for part in parts]
+
+
+def _keys(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
+    """The keys that not both have, or have with other values."""
+    return [key for key in {**now, **then} if now.get(key, ...) != then.get(key, ...)]

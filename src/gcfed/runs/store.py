@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcfed.config.build import Experiment
-from gcfed.config.identity import digest, identity
+from gcfed.config.identity import digest, identity, num_registered
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.files import create_folder
@@ -19,12 +19,16 @@ from gcfed.runs.train import Observer, begin, build_together, renumbered, writin
 STORE = Path("runs")
 LENGTH = 10  # digits of a hash in a folder's name
 
+Stamp = tuple[int, int]
+"""When a file was written, and how many names were registered when it was read."""
+
 
 class RunStore:
     """Runs in a folder.  Asked for twice, a run is found; asked for more rounds, it goes on."""
 
     def __init__(self, folder: str | Path = STORE) -> None:
         self.folder = Path(folder)
+        self._read: dict[Path, tuple[Stamp, str | None]] = {}
 
     def runs(self) -> list[Run]:
         return find_runs(self.folder)
@@ -32,7 +36,7 @@ class RunStore:
     def find(self, config: Config) -> Run | None:
         """The run of a config, with however many rounds it has so far."""
         (experiment,) = build_together([config])
-        return self.find_sha256(digest(identity(experiment)))
+        return self.find_sha256(digest(identity(experiment)), config.seed)
 
     def run(self, config: Config, observe: Observer | None = None) -> Run:
         """Do a run, or find it done."""
@@ -51,25 +55,22 @@ class RunStore:
         hashes = [digest(identity(experiment)) for experiment in experiments]
         if self._go_on(configs, hashes, observe):
             self._begin(configs, experiments, hashes, observe)
-        elif any(self.find_sha256(sha256) is None for sha256 in hashes):
+        elif None in self._find_all(configs, hashes):
             raise KeyboardInterrupt  # before the first round of new ones
-        asked = zip(configs, hashes, strict=True)
-        return [self._sure(sha256).until(config.rounds) for config, sha256 in asked]
+        found = self._find_all(configs, hashes)
+        return [_sure(run).until(c.rounds) for run, c in zip(found, configs, strict=True)]
 
     def _go_on(
         self, configs: Sequence[Config], hashes: Sequence[str], observe: Observer | None
     ) -> bool:
         """Take the runs that are there to their last round, set by set, unless one is stopped."""
         for config, sha256 in zip(configs, hashes, strict=True):
-            run = self.find_sha256(sha256)
+            run = self.find_sha256(sha256, config.seed)
             if run is None or is_done(run, config.rounds):
                 continue
             runs = run.together()
-            where = {
-                k: hashes.index(other.provenance["identity_sha256"])
-                for k, other in enumerate(runs)
-                if other.provenance["identity_sha256"] in hashes
-            }
+            theirs = [digest(other.identity) for other in runs]
+            where = {k: hashes.index(its) for k, its in enumerate(theirs) if its in hashes}
             rounds = max(config.rounds, *(other.num_rounds for other in runs))
             resume_together(runs, rounds, renumbered(observe, where))
             if load_run(run.path).summary["status"] == "stopped":
@@ -84,31 +85,69 @@ class RunStore:
         observe: Observer | None,
     ) -> None:
         """Do the runs that are not there, together."""
-        new = [i for i, sha256 in enumerate(hashes) if self.find_sha256(sha256) is None]
+        new = [i for i, run in enumerate(self._find_all(configs, hashes)) if run is None]
         if not new:
             return
-        paths = [self.folder / _name(configs[i], hashes[i]) for i in new]
-        for path in paths:
+        paths = {i: self.folder / _name(configs[i], hashes[i]) for i in new}
+        for path in paths.values():
             create_folder(path, exist_ok=True)
-        with locked(paths), writing(paths[0]):
-            if any((path / directory.SUMMARY).exists() for path in paths):
-                raise InputError(f"another process has just done a run in {self.folder}: ask again")
+        with locked(list(paths.values())), writing(paths[new[0]]):
+            for i, path in paths.items():
+                self._refuse_existing(path, hashes[i])
             told = renumbered(observe, dict(enumerate(new)))
-            begin([experiments[i] for i in new], paths, told)
+            begin([experiments[i] for i in new], list(paths.values()), told)
 
-    def find_sha256(self, sha256: str) -> Run | None:
-        """The run whose identity has this hash."""
-        for path in sorted(self.folder.glob(f"*-{sha256[:LENGTH]}")):
-            if (path / directory.SUMMARY).is_file():
-                run = load_run(path)
-                if run.provenance["identity_sha256"] == sha256:
-                    return run
+    def _refuse_existing(self, path: Path, sha256: str) -> None:
+        """A folder in which a new run shall begin holds none."""
+        if not (path / directory.SUMMARY).exists():
+            return
+        if self._sha256(path) == sha256:
+            raise InputError(f"another process has just done a run in {self.folder}: ask again")
+        raise InputError(
+            f"{path} is damaged: its {directory.PROVENANCE} does not say that it is the run that "
+            "its name stands for; move it out of the store, and it will be done again"
+        )
+
+    def find_sha256(self, sha256: str, seed: int) -> Run | None:
+        """The run of this seed whose identity has this hash.
+
+        Its folder is named by the hash; those of old runs are named by another, so they are read.
+        """
+        alike = self.folder.glob(f"*-seed-{seed}-*")
+        end = sha256[:LENGTH]
+        for path in sorted(alike, key=lambda path: (not path.name.endswith(end), path.name)):
+            if self._sha256(path) == sha256 and (path / directory.SUMMARY).is_file():
+                return load_run(path)
         return None
 
-    def _sure(self, sha256: str) -> Run:
-        run = self.find_sha256(sha256)
-        assert run is not None
-        return run
+    def _find_all(self, configs: Sequence[Config], hashes: Sequence[str]) -> list[Run | None]:
+        return [self.find_sha256(h, c.seed) for c, h in zip(configs, hashes, strict=True)]
+
+    def _sha256(self, path: Path) -> str | None:
+        """The hash of a recorded identity; None where it cannot be read.
+
+        It is read once, and again when it was written or more names are known since.
+        """
+        try:
+            written = (path / directory.PROVENANCE).stat().st_mtime_ns
+        except OSError:
+            return None
+        stamp = written, num_registered()
+        if self._read.get(path, (None,))[0] != stamp:
+            self._read[path] = stamp, _read_sha256(path)
+        return self._read[path][1]
+
+
+def _sure(run: Run | None) -> Run:
+    assert run is not None
+    return run
+
+
+def _read_sha256(path: Path) -> str | None:
+    try:
+        return digest(Run(path).identity)
+    except InputError:
+        return None
 
 
 def _name(config: Config, sha256: str) -> str:

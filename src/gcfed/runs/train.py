@@ -70,8 +70,7 @@ def begin(
     writers = [RunWriter(e, path) for e, path in zip(experiments, paths, strict=True)]
     together = dict(zip(paths, experiments, strict=True))
     for writer in writers:
-        made = provenance(writer.experiment, writer.path, together)
-        writer.directory.describe(writer.experiment.config, made)
+        writer.describe(provenance(writer.experiment, writer.path, together))
     for writer in writers:  # once one of them is a run, the others can be gone on with
         writer.go(writer.beginning)
     return train(writers, observe)
@@ -80,26 +79,57 @@ def begin(
 def train(writers: Sequence[RunWriter], observe: Observer | None = None) -> list[dict[str, Any]]:
     """Take runs, which stand after the same round, to their last, and trackers along."""
     configs = {writer.path: writer.experiment.config for writer in writers}
-    with Tracking(writers[0].experiment.config.track, configs) as tracking:
-        summaries = _train(writers, tracking.beside(observe))
-        tracking.finish(summaries)
-    return summaries
-
-
-def _train(writers: Sequence[RunWriter], observe: Observer | None) -> list[dict[str, Any]]:
-    try:
+    with Tracking(writers[0].experiment.config.track, configs) as tracking, _ending(writers):
         try:
-            _advance(writers, observe)
+            _train(writers, tracking.beside(observe))
         except KeyboardInterrupt:
             for writer in writers:
                 if not writer.is_through:
                     writer.end("stopped", "interrupted")
-        return [writer.finish() for writer in writers]
-    except OSError as error:
-        _give_up(writers, "stopped", _reason(error))
-        raise
+        summaries = [writer.finish() for writer in writers]
+        tracking.finish(summaries)
+    return summaries
+
+
+def _train(writers: Sequence[RunWriter], observe: Observer) -> None:
+    """Train round after round; write each down, and a checkpoint when one is due."""
+    live = [i for i, writer in enumerate(writers) if not writer.diverged]
+    setups = [writers[i].experiment.setup for i in live]
+    places = [writers[i].snapshot for i in live]
+    if not live:
+        return
+    clock = CheckpointClock(writers[0].experiment.config)
+    with stop_request() as request, closing(simulate_together(setups, places)) as rounds:
+        for outcomes in rounds:
+            done = {live[k]: o for k, o in outcomes.items() if isinstance(o, RoundResult)}
+            experiments = [writers[i].experiment for i in done]
+            found = record_together(experiments, list(done.values())) if done else []
+            lines = dict(zip(done, found, strict=True))
+            for i, result in done.items():
+                writers[i].add(result, lines[i])
+            for k, outcome in outcomes.items():
+                if isinstance(outcome, DivergedError):
+                    writers[live[k]].diverge(outcome)
+            observe(lines)
+            if clock.is_due(max(writers[i].snapshot.round for i in live) + 1):
+                for i in live:
+                    writers[i].save()
+            if request.made:
+                raise KeyboardInterrupt
+
+
+@contextmanager
+def _ending(writers: Sequence[RunWriter]) -> Iterator[None]:
+    """Whatever ends the training inside, the runs say so, if that much can still be written."""
+    try:
+        yield
     except Exception as error:
-        _give_up(writers, "failed", str(error) or type(error).__name__)
+        disk = isinstance(error, OSError)
+        reason = _reason(error) if isinstance(error, OSError) else str(error)
+        for writer in writers:
+            writer.end("stopped" if disk else "failed", reason or type(error).__name__)
+            with suppress(OSError):
+                writer.summarize()
         raise
     finally:
         for writer in writers:
@@ -118,47 +148,6 @@ def writing(path: Path) -> Iterator[None]:
 
 def _reason(error: OSError) -> str:
     return f"{error.filename or 'a file'}: {error.strerror or error}"
-
-
-def _advance(writers: Sequence[RunWriter], observe: Observer | None) -> None:
-    live = [i for i, writer in enumerate(writers) if not writer.diverged]
-    setups = [writers[i].experiment.setup for i in live]
-    places = [writers[i].snapshot for i in live]
-    if not live:
-        return
-    pace = CheckpointClock(writers[0].experiment.config)
-    with stop_request() as request, closing(simulate_together(setups, places)) as rounds:
-        for outcomes in rounds:
-            lines = _write({writers[live[k]]: outcome for k, outcome in outcomes.items()})
-            if observe is not None:
-                observe({i: lines[writers[i]] for i in live if writers[i] in lines})
-            if pace.is_due(max(writers[i].snapshot.round for i in live) + 1):
-                for i in live:
-                    writers[i].save()
-            if request.made:
-                raise KeyboardInterrupt
-
-
-def _write(outcomes: Mapping[RunWriter, RoundResult | DivergedError]) -> dict[RunWriter, Record]:
-    """Write a round down; gives the lines of the runs that got through it."""
-    results = {w: outcome for w, outcome in outcomes.items() if isinstance(outcome, RoundResult)}
-    experiments = [writer.experiment for writer in results]
-    found = record_together(experiments, list(results.values())) if results else []
-    lines = dict(zip(results, found, strict=True))
-    for writer, outcome in outcomes.items():
-        if isinstance(outcome, RoundResult):
-            writer.add(outcome, lines[writer])
-        else:
-            writer.diverge(outcome)
-    return lines
-
-
-def _give_up(writers: Sequence[RunWriter], status: str, reason: str) -> None:
-    """Say what happened, if that much can still be written."""
-    for writer in writers:
-        writer.end(status, reason)
-        with suppress(OSError):
-            writer.summarize()
 
 
 def renumbered(observe: Observer | None, where: Mapping[int, int]) -> Observer | None:

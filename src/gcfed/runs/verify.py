@@ -1,4 +1,4 @@
-"""Recorded runs, done again: do their weights come out the same?"""
+"""Recorded runs, done again: do their weights, and what probes measured, come out the same?"""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -6,18 +6,20 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from gcfed.config.build import Experiment
+from gcfed.core.server import Server
 from gcfed.errors import DivergedError, InputError
 from gcfed.results.run import Run, load_run
 from gcfed.runs.resume import check_rounds, rebuild, recorded_threads
-from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.evaluation import Record, weights_sha256
 from gcfed.simulation.loop import simulate_together
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.snapshot import RoundResult
+from gcfed.simulation.snapshot import RoundResult, start
 
 
 @dataclass(frozen=True)
 class Verification:
-    """How many rounds of a run were done again, and the first whose weights came out otherwise."""
+    """How many rounds of a run were done again, and the first that came out otherwise."""
 
     path: Path
     rounds: int
@@ -31,7 +33,7 @@ class Verification:
 def verify(
     path: str | Path, *, rounds: int | None = None, observe: Callable[[int], None] | None = None
 ) -> Verification:
-    """Do a recorded run again, or its first ``rounds``, and compare the weights after each.
+    """Do a recorded run again, or its first ``rounds``; compare each round's weights and probes.
 
     With the engine, on the device and together with the runs that it was done with.
     """
@@ -54,12 +56,18 @@ def verify_together(
         raise InputError(f"{runs[0].path} has no round yet that could be compared")
     differs: dict[int, int] = {}
     with recorded_threads(runs[0]):
-        setups = [experiment.setup for experiment in rebuild(runs)]
+        experiments = rebuild(runs)
+        setups = [experiment.setup for experiment in experiments]
+        received = [start(setup).server for setup in setups]
         with closing(_again(setups, _chunks(runs, num_rounds))) as again:
             for t, outcomes in enumerate(again):
                 for i, outcome in outcomes.items():
-                    if t < len(written[i]) and _found(outcome) != written[i][t]:
+                    if t >= len(written[i]):
+                        continue
+                    if _found(experiments[i], received[i], outcome) != written[i][t]:
                         differs.setdefault(i, t)
+                    if isinstance(outcome, RoundResult):
+                        received[i] = outcome.server
                 if observe is not None:
                     observe(t + 1)
                 if len(differs) == len(runs):
@@ -94,13 +102,21 @@ def _chunks(runs: Sequence[Run], num_rounds: int) -> list[int | None]:
     return [*sizes, *sizes[-1:] * num_rounds][:num_rounds]
 
 
-def _written(run: Run) -> list[str]:
-    """What is recorded of each round; of one that diverged, that it did."""
+def _written(run: Run) -> list[tuple[str, Record]]:
+    """What is recorded of each round: its weights and its probes' row, or that it diverged."""
     hashes = [line["weights_sha256"] for line in run.records]
-    return [*hashes, "diverged"] if "diverged" in run.summary else hashes
+    probed = {row["round"]: row for row in run.probes}
+    rounds = [(sha256, probed.get(t, {})) for t, sha256 in enumerate(hashes)]
+    return [*rounds, DIVERGED] if "diverged" in run.summary else rounds
 
 
-def _found(outcome: RoundResult | DivergedError) -> str:
+def _found(
+    experiment: Experiment, received: Server, outcome: RoundResult | DivergedError
+) -> tuple[str, Record]:
     if isinstance(outcome, DivergedError):
-        return "diverged"
-    return weights_sha256({**outcome.server.params, **outcome.server.buffers})
+        return DIVERGED
+    weights = {**outcome.server.params, **outcome.server.buffers}
+    return weights_sha256(weights), experiment.measure(received, outcome)
+
+
+DIVERGED: tuple[str, Record] = ("diverged", {})

@@ -1,6 +1,9 @@
-"""A run on its way: where it stands, its lines, and how it ends."""
+"""A run while it is trained: where it stands, the files it writes, and how it ends."""
 
+import json
 import os
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,14 +11,15 @@ from typing import Any, NamedTuple
 
 from gcfed.config.build import Experiment
 from gcfed.core.server import Server
-from gcfed.errors import DivergedError
-from gcfed.files import write_atomically
+from gcfed.errors import DivergedError, InputError
+from gcfed.files import append, write_atomically, write_json, write_text
 from gcfed.results import directory
+from gcfed.results.directory import read_lines
 from gcfed.results.summary import chosen_by, summarize
 from gcfed.runs.checkpoint import Best, Checkpoint, Checkpoints
 from gcfed.runs.disk_memory import delete_spilled, first_snapshot
-from gcfed.runs.folder import RunFolder, about_model, save_module
-from gcfed.runs.journal import Mark
+from gcfed.runs.journal import Journal, Mark
+from gcfed.runs.weights import about_model, save_module
 from gcfed.simulation.evaluation import Record
 from gcfed.simulation.snapshot import RoundResult, Snapshot
 
@@ -29,11 +33,16 @@ class Place(NamedTuple):
 
 
 class RunWriter:
-    """Keeps a run as it goes; to begin with, go to a place: `beginning`, or one `load` gives."""
+    """Writes the files of one run while it is trained.
+
+    Before the first round, `go` to a place: to `beginning`, or to one that `load` gives.
+    """
 
     def __init__(self, experiment: Experiment, path: Path) -> None:
         self.experiment, self.path = experiment, path
-        self.directory = RunFolder(path)
+        self._rounds = Journal(path / directory.ROUNDS)
+        self._probes = Journal(path / directory.PROBES) if experiment.probes else None
+        self._before = time.perf_counter()
         delete_spilled(path)
         self._start = first_snapshot(experiment, path)
         folder, seed = path / directory.CHECKPOINTS, experiment.config.seed
@@ -48,6 +57,11 @@ class RunWriter:
     def beginning(self) -> Place:
         return Place(None, self._start, [])
 
+    def describe(self, provenance: Mapping[str, Any]) -> None:
+        """Say what the run is; the folder is a run once it has a summary too."""
+        write_json(self.path / directory.PROVENANCE, provenance)
+        write_text(self.path / directory.CONFIG, self.experiment.config.to_toml())
+
     @property
     def diverged(self) -> bool:
         return bool(self.ended.get("diverged"))
@@ -59,23 +73,33 @@ class RunWriter:
     def load(self, num_rounds: int) -> Place:
         """The place after so many rounds, if it was saved."""
         checkpoint = self.checkpoints.read(num_rounds)
-        lines = self.directory.rounds.read(checkpoint.lines)
+        lines = self._rounds.read(checkpoint.lines)
+        if self._probes is not None:
+            self._probes.read(checkpoint.probes)  # are they what was written?
         snapshot = self.checkpoints.load(checkpoint, self.experiment.setup.device)
         return Place(checkpoint, snapshot, lines)
 
     def go(self, place: Place) -> None:
-        """Stand there, and forget what was written of later rounds."""
+        """Go on from a place: delete what was written of later rounds."""
         checkpoint, self.snapshot, self.lines = place
         self._num_saved = 0 if checkpoint is None else checkpoint.rounds
         self.checkpoints.rewind(checkpoint, self.snapshot.clients)
-        mark = Mark() if checkpoint is None else checkpoint.lines
-        self.directory.rewind(mark, self._num_saved)
+        self._rounds.cut(Mark() if checkpoint is None else checkpoint.lines)
+        if self._probes is not None:
+            self._probes.cut(Mark() if checkpoint is None else checkpoint.probes)
+        timings = self._timings()[: self._num_saved]
+        text = "".join(f"{json.dumps(line)}\n" for line in timings)
+        write_text(self.path / directory.TIMINGS, text)
+        write_json(self.path / directory.SUMMARY, directory.RUNNING)
+        for part in self.path.glob(".*.part"):  # of a process that was killed
+            part.unlink()
+        self._before = time.perf_counter()
         for line in self.lines:
             self._is_best(line)
 
     def keep_chunk(self) -> None:
         """Train as many clients at once as in the round before, where memory was short."""
-        for timing in self.directory.timings()[-1:]:
+        for timing in self._timings()[-1:]:
             setup = replace(self.experiment.setup, chunk=timing["chunk"])
             self.experiment = replace(self.experiment, setup=setup)
 
@@ -85,19 +109,37 @@ class RunWriter:
         self.finish()
 
     def add(self, outcome: RoundResult, line: Record) -> None:
-        """Write a round down."""
-        self.directory.append(line, outcome.chunk)
+        """Write a round down: its probes' row, its line, and apart from both its timing."""
+        if self._probes is not None:
+            self._probes.append(self.experiment.measure(self.snapshot.server, outcome))
+        append(self.path / directory.TIMINGS, self._timing(outcome))
+        self._rounds.append(line)
         self.lines.append(line)
         self.snapshot = Snapshot(outcome.round, outcome.server, outcome.clients)
         if self._is_best(line):
             self._best = Best(outcome.round, partial(self._save_model, outcome.server))
+
+    def _timing(self, outcome: RoundResult) -> bytes:
+        """What another machine would do otherwise: seconds, and how many clients it holds."""
+        now = time.perf_counter()
+        seconds, self._before = now - self._before, now
+        timing = {"round": outcome.round, "seconds": round(seconds, 6), "at": round(time.time(), 3)}
+        return json.dumps(timing | {"chunk": outcome.chunk}).encode() + b"\n"
+
+    def _timings(self) -> list[dict[str, Any]]:
+        """What can be read of the timings, of which nothing depends but last bits."""
+        try:
+            return read_lines(self.path / directory.TIMINGS)
+        except InputError:
+            return []
 
     def save(self) -> None:
         """Write a checkpoint, unless this round has one or the run is over."""
         num_rounds = self.snapshot.round + 1
         if self.diverged or num_rounds == self._num_saved:
             return
-        self.checkpoints.save(self.snapshot, self.directory.rounds.mark(), self._best)
+        probes = Mark() if self._probes is None else self._probes.mark()
+        self.checkpoints.save(self.snapshot, self._best, self._rounds.mark(), probes)
         self._num_saved = num_rounds
 
     def end(self, status: str, reason: str, *, diverged: bool = False) -> None:
@@ -108,20 +150,20 @@ class RunWriter:
 
     def finish(self) -> dict[str, Any]:
         """Write a last checkpoint, the weights and the summary, which is the result."""
-        if self.directory.rounds.num_lines == self.snapshot.round + 1:  # or was it cut short?
+        if self._rounds.num_lines == self.snapshot.round + 1:  # or was it cut short?
             self.save()
             weights = partial(self._save_model, self.snapshot.server)
             write_atomically(self.path / directory.WEIGHTS, weights)
         return self.summarize()
 
     def close(self) -> None:
-        """Let go of what is only needed while the run goes on."""
+        """Delete the files that are only needed while the run goes on."""
         delete_spilled(self.path)
 
     def summarize(self) -> dict[str, Any]:
         ended = self.ended or {"status": "finished"}
         summary = {**ended, **summarize(self.experiment.config, self.lines)}
-        self.directory.summarize(summary)
+        write_json(self.path / directory.SUMMARY, summary)
         return summary
 
     def _is_best(self, line: Record) -> bool:

@@ -77,7 +77,8 @@ def plan(grid: Grid, store: RunStore, device: str) -> list[CellPlan]:
                 f"{where} is the same run as cell {other.number} ({other.name}): they differ in "
                 "nothing that changes its numbers"
             )
-        there = map(store.find_sha256, hashes)
+        seeds = [config.seed for config in cell.configs]
+        there = map(store.find_sha256, hashes, seeds)
         runs = tuple(None if run is None else run.until(cell.rounds) for run in there)
         plans.append(
             CellPlan(cell, runs, builder.cost(experiment), pace.seconds(experiment, device))

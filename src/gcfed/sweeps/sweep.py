@@ -1,13 +1,16 @@
 """A sweep: the cells of a grid, trained over devices, found again when asked for again."""
 
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gcfed.display import html_table
 from gcfed.files import create_folder, write_json
 from gcfed.results.comparison import Comparison, compare
+from gcfed.results.facts import percent
 from gcfed.results.frame import frame
 from gcfed.results.run import Run, load_run
 from gcfed.runs.lock import locked
@@ -112,6 +115,19 @@ class Sweep:
         """Whether some of it is left to do."""
         return bool(self.of("stopped") or self.of("waiting"))
 
+    def _repr_html_(self) -> str:
+        keys = list(self.cells[0].cell.settings)
+        rows = [
+            [
+                str(state.cell.number),
+                *(str(state.cell.settings[key]) for key in keys),
+                state.status if state.reason is None else f"{state.status}: {state.reason}",
+                percent(self._final(state)),
+            ]
+            for state in self.cells
+        ]
+        return html_table(("cell", *keys, "status", f"{self._score} (%)"), rows)
+
     def to_json(self) -> dict[str, Any]:
         """The record."""
         return {
@@ -124,13 +140,23 @@ class Sweep:
             "selected": [selection.to_json() for selection in self.selected],
         }
 
+    @property
+    def _score(self) -> str:
+        """What cells are judged by."""
+        return "validation_accuracy" if self.grid.is_tuned else "test_accuracy"
+
+    def _final(self, state: CellState) -> float | None:
+        """The mean over the seeds of a cell that is done; the others have none."""
+        found = [run.summary.get(self._score) for run in state.runs]
+        known = [score for score in found if score is not None]
+        return statistics.fmean(known) if known and state.status == "done" else None
+
     def _write(self) -> None:
         write_json(self.path, self.to_json())
 
     def _jobs(self) -> list[CellJob]:
-        score = "validation_accuracy" if self.grid.is_tuned else "test_accuracy"
         todo = [s.cell for s in self.cells if s.status not in ("done", "diverged")]
-        return [CellJob(cell.number, cell.configs, self.store.folder, score) for cell in todo]
+        return [CellJob(cell.number, cell.configs, self.store.folder, self._score) for cell in todo]
 
     def _began_on(self) -> dict[int, str]:
         """The devices of cells of which there are runs."""

@@ -3,19 +3,19 @@
 import math
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from gcfed.data.datasets.dataset import Dataset, class_name
 from gcfed.data.partitions.partition import stable_sort
 from gcfed.errors import InputError
+from gcfed.figures import Picture
 
 INK = "#333333"
 ROWS = 25
 """Classes below each other, beyond which another column of them begins."""
 
 
-def draw_gallery(dataset: Dataset, per_class: int | None = None) -> Figure:
+def draw_gallery(dataset: Dataset, per_class: int | None = None) -> Picture:
     """The first ``per_class`` train images of every class, a row each; 8, of many classes 4."""
     x = _images(dataset)
     rows = _rows(dataset)
@@ -29,7 +29,7 @@ def draw_gallery(dataset: Dataset, per_class: int | None = None) -> Figure:
     label = 0.35 + 0.075 * max(map(len, names))
     height, width = x.shape[2:]
     size = num_columns * (tile * per_class * width / height + label), tile * num_rows + 0.2
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     for column, axes in enumerate(figure.subplots(1, num_columns, squeeze=False)[0]):
         shown = names[column * num_rows : (column + 1) * num_rows]
         mosaic = _mosaic(x, [rows[name][:per_class] for name in shown], num_rows, per_class)

@@ -1,21 +1,17 @@
 """Downloads that go on where an earlier one was cut, and show how far they are."""
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pooch  # type: ignore[import-untyped]
 import requests
 import urllib3
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from gcfed.data.downloads.catalog import Download
 from gcfed.data.downloads.formats import md5_of_file
 from gcfed.errors import InputError
+from gcfed.progress import progress as shown
 
 TIMEOUT = (10.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes of one."""
@@ -115,12 +111,12 @@ class _Resuming:
         self._refuse_endless(total)
         with (
             self.part.open("ab" if done else "wb") as file,
-            _shown(self.source.file, total, self.progress) as show,
+            shown(self.source.file, total, unit="byte", quiet=not self.progress) as tick,
         ):
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
                 self._refuse_endless(done + len(chunk))
                 done += file.write(chunk)
-                show(done)
+                tick(done, "")
         if done < total and not self._is_whole():
             raise urllib3.exceptions.ProtocolError("cut")
 
@@ -135,31 +131,3 @@ def _start(response: requests.Response, done: int) -> int:
     start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     resumed = response.status_code == requests.codes.partial_content and start == str(done)
     return done if resumed else 0
-
-
-@contextmanager
-def _shown(name: str, total: int, progress: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line for every tenth elsewhere; both on standard error."""
-    if not progress:
-        yield lambda done: None
-    elif sys.stderr.isatty():
-        columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(name, total=total)
-            yield lambda done: bar.update(task, completed=done)
-    else:
-        yield _Lines(name, total)
-
-
-class _Lines:
-    """Progress where no line can be rewritten, as in a log."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self.name, self.total, self.tenths = name, total, -1
-
-    def __call__(self, done: int) -> None:
-        tenths = 10 * done // max(self.total, 1)
-        if tenths > self.tenths:
-            self.tenths = tenths
-            size = f"{self.total / 1e6:.1f} MB"
-            print(f"{self.name}: {10 * tenths} % of {size}", file=sys.stderr, flush=True)

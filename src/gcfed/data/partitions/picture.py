@@ -9,7 +9,6 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgba_array
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -17,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from gcfed.data.partitions.partition import Partition, Pool
 from gcfed.data.partitions.skew import partition_statistics
 from gcfed.errors import InputError, unknown
+from gcfed.figures import Picture
 
 Kind = Literal["bubble", "stack"]
 
@@ -49,12 +49,14 @@ def draw_partition(
     max_clients: int = 50,
     class_names: Sequence[str] = (),
     title: str = "",
-) -> Figure:
+) -> Picture:
     """The label counts of the first ``max_clients`` clients, as bubbles or as stacked bars."""
     counts = _counts(partition, pool, max_clients, class_names)
     shown, num_classes = counts.shape
     height = 4.2 if kind == "stack" else min(2.0 + 0.3 * num_classes, 9.0)
-    figure = Figure(figsize=(min(max(4.5 + 0.22 * shown, 6.5), 14.0), height), layout="constrained")
+    figure = Picture(
+        figsize=(min(max(4.5 + 0.22 * shown, 6.5), 14.0), height), layout="constrained"
+    )
     look = _look(figure, [counts], kind, class_names)
     axes = figure.subplots()
     _panel(axes, counts, look)
@@ -69,7 +71,7 @@ def draw_partitions(
     kind: Kind = "bubble",
     max_clients: int = 50,
     class_names: Sequence[str] = (),
-) -> Figure:
+) -> Picture:
     """A panel for each partition, under its title, all on one scale: the paper's figure."""
     if not partitions:
         raise InputError("a picture of partitions needs at least one")
@@ -78,7 +80,7 @@ def draw_partitions(
     num_columns = -(-len(panels) // num_rows)
     width = 2.9 + 0.1 * max(len(panels[0]) - 10, 0)
     size = min(1.6 + width * num_columns, 24.0), 0.2 + 3.3 * num_rows
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     look = _look(figure, panels, kind, class_names, num_rows)
     grid = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False)
     for axes, counts, (title, partition) in zip(
@@ -120,7 +122,7 @@ def _counts(
 
 
 def _look(
-    figure: Figure,
+    figure: Picture,
     panels: Sequence[np.ndarray],
     kind: Kind,
     class_names: Sequence[str],
@@ -177,7 +179,7 @@ def _ticks(axis: Axis, names: Sequence[str]) -> None:
         axis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10]))
 
 
-def _legend(figure: Figure, look: _Look) -> None:
+def _legend(figure: Picture, look: _Look) -> None:
     """What an axis does not say: how many examples a disc is, or which class a colour is."""
     handles: Sequence[Line2D | Patch]
     if look.kind == "bubble":

@@ -1,0 +1,4 @@
+"""Measurements of a round beyond accuracy: probes, by name and of one's own."""
+
+from gcfed.analysis.drift import Drift as Drift
+from gcfed.analysis.probe import PROBES as PROBES, Observation as Observation, Probe as Probe
