@@ -27,6 +27,8 @@ from gcfed import (
     start,
 )
 from gcfed.algorithms import ALGORITHMS, GCFed
+from gcfed.config.plugins import load_plugin
+from gcfed.engines.worker_pool import WorkerPool
 
 
 @pytest.fixture
@@ -157,9 +159,12 @@ def a_thread():
     thread.join()
 
 
-class Plain(nn.Module):
-    """Defined in a module that no other process could import."""
+PLUGIN = """
+from dataclasses import dataclass
+from torch import nn
+from gcfed import GCFed
 
+class Plain(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc = nn.Linear(16, 5)
@@ -167,17 +172,19 @@ class Plain(nn.Module):
     def forward(self, x):
         return self.fc(x.flatten(1))
 
-
 @dataclass(frozen=True)
 class Halved(GCFed):
     def gradient(self, grads, params, ctx):
         return super().gradient({n: g / 2 for n, g in grads.items()}, params, ctx)
+"""
 
 
-def test_beside_a_thread_nothing_is_forked_and_the_bits_are_the_same(make_setup):
-    """Several runs, in float64, of a module and an algorithm that are found nowhere by name."""
+def test_beside_a_thread_nothing_is_forked_and_the_bits_are_the_same(make_setup, tmp_path):
+    """Several runs, in float64, of a plugin's module and algorithm, found nowhere by name."""
     torch.manual_seed(4)
-    first = make_setup(Halved(), module=Plain(), engine="workers(processes=2)", rounds=2)
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    mine, engine = load_plugin(tmp_path / "mine.py"), "workers(processes=2)"
+    first = make_setup(mine.Halved(), module=mine.Plain(), engine=engine, rounds=2)
     setups = [first, replace(first, schedule=replace(first.schedule, seed=1))]
     forked = list(simulate_together(setups))
     with a_thread():
@@ -190,6 +197,22 @@ def test_beside_a_thread_nothing_is_forked_and_the_bits_are_the_same(make_setup)
         for k in (0, 1):
             torch.testing.assert_close(other[k].uploads, one[k].uploads, atol=0, rtol=0)
             torch.testing.assert_close(other[k].server, one[k].server, atol=0, rtol=0)
+
+
+def test_a_process_that_does_not_start_leaves_none_behind():
+    started = []
+
+    def start(pipe, others):
+        if started:
+            raise OSError("no more processes")
+        started.append(multiprocessing.get_context("fork").Process(target=others[0].poll))
+        started[0].start()
+        return started[0]
+
+    before = open_files()
+    with pytest.raises(OSError, match="no more processes"):
+        WorkerPool(2, start)
+    assert not multiprocessing.active_children() and open_files() == before
 
 
 def test_an_error_of_a_fresh_process_is_raised_here(make_setup):
@@ -250,7 +273,7 @@ def hashes():
         return nn.functional.cross_entropy(z, y, reduction="none")
     history = gcfed.fit(
         Net(), (x, y), (x, y), loss=loss,
-        clients=4, cohort=2, rounds=2, engine="workers(processes=1)", on_round=watch,
+        clients=4, cohort=2, rounds=2, engine="workers(processes=1)", on_round=watch, progress=False,
     )
     print(*kinds)
     return history["weights_sha256"]

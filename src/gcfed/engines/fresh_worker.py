@@ -3,12 +3,10 @@
 They get what they must know as a pickle, and tensors through shared memory.
 """
 
-import importlib.machinery
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -63,7 +61,8 @@ def _unfindable_by_value() -> Iterator[None]:
 
     So are plugins, which are files anywhere; what ``__main__`` defines always is.
     """
-    modules = [module for name, module in list(sys.modules.items()) if _is_unfindable(name, module)]
+    packages = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
+    modules = [sys.modules[name] for name in packages & sys.modules.keys() if not _is_found(name)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -73,11 +72,6 @@ def _unfindable_by_value() -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_unfindable(name: str, module: ModuleType) -> bool:
-    if name == "__main__" or getattr(module, "__file__", None) is None:
-        return False
-    parent, _, _ = name.rpartition(".")
-    if parent and parent not in sys.modules:
-        return True
-    path = getattr(sys.modules[parent], "__path__", None) if parent else None
-    return importlib.machinery.PathFinder.find_spec(name, path) is None
+def _is_found(name: str) -> bool:
+    """Whether an import would find a module, had it not been loaded already."""
+    return any(finder.find_spec(name, None) is not None for finder in sys.meta_path)

@@ -93,11 +93,15 @@ class WorkerPool:
         self._pipes: list[Connection] = []
         self.processes: list[Process] = []
         self._finalizer = weakref.finalize(self, _end, self._pipes, self.processes)
-        for _ in range(size):
-            ours, theirs = multiprocessing.Pipe()
-            self._pipes.append(ours)
-            with theirs:
-                self.processes.append(start(theirs, list(self._pipes)))
+        try:
+            for _ in range(size):
+                ours, theirs = multiprocessing.Pipe()
+                self._pipes.append(ours)
+                with theirs:
+                    self.processes.append(start(theirs, list(self._pipes)))
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, work: Iterable[tuple[Any, ...]]) -> None:
         """Have every piece done; the first error is raised here once all have ended."""
