@@ -71,7 +71,7 @@ def test_docstrings_become_markdown():
 >>> 1 + 1
 2
 
-Author et al. (2020)
+Author et al. (2020), https://a.example/1
 Departures: none."""
     assert (
         as_markdown(docstring)
@@ -84,7 +84,7 @@ Departures: none."""
 2
 ```
 
-Author et al. (2020)
+Author et al. (2020), <https://a.example/1>
 
 Departures: none."""
     )

@@ -2,7 +2,8 @@ r"""Our docstrings as the Markdown of the API reference.
 
 Docstrings are written for ``help()``, with the few marks of reStructuredText that read well as
 plain text.  ``.. math::`` and ``:math:`` become ``\[...\]`` and ``\(...\)``, an example becomes a
-block of code, and *Departures* gets a paragraph of its own.  Backticks mean the same in both.
+block of code, an address a link, and *Departures* gets a paragraph of its own.  Backticks mean the
+same in both.
 """
 
 import re
@@ -13,6 +14,7 @@ import griffe
 DISPLAY = re.compile(r"^\.\. math::[ \n]*(.+?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r":math:`([^`]+)`")
 EXAMPLE = re.compile(r"^>>> .*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"https://[^\s;,)]+")
 DEPARTURES = re.compile(r"\n(?=Departures: )")
 
 
@@ -20,6 +22,7 @@ def as_markdown(docstring: str) -> str:
     """A docstring, its indentation removed, as Markdown."""
     text = DISPLAY.sub(lambda found: f"\\[{_one_line(found[1])}\\]", docstring)
     text = INLINE.sub(lambda found: f"\\({_one_line(found[1])}\\)", text)
+    text = LINK.sub(lambda found: f"<{found[0]}>", text)
     text = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", text)
     return DEPARTURES.sub("\n\n", text)
 
