@@ -8,9 +8,11 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.options import Plugins
-from gcfed.cli.training import FINAL, percent, status_of
+from gcfed.cli.training import status_of
 from gcfed.errors import InputError
+from gcfed.results.listing import run_table
 from gcfed.results.run import Run, find_runs
+from gcfed.results.summary import FINAL, say_chosen_on
 
 
 def show(
@@ -32,23 +34,12 @@ def _show(path: Path) -> None:
     if runs[0].path == path:
         _show_run(runs[0])
         return
-    rows = [
-        (
-            str(run.path.relative_to(path)),
-            run.config.algorithm,
-            str(run.config.seed),
-            run.summary["status"],
-            f"{len(run.records)} of {run.config.rounds}",
-            percent(run.summary.get("test_accuracy")),
-        )
-        for run in runs
-    ]
-    console.table(("run", "algorithm", "seed", "status", "rounds", "final (%)"), rows)
-    console.tell(FINAL)
+    console.show(run_table(runs, below=path))
 
 
 def _show_run(run: Run) -> None:
-    config, summary, made = run.config, run.summary, run.provenance
+    config, summary, made, metric = run.config, run.summary, run.provenance, run.metric
+    test = f"test_{metric.name}"
     rows = [
         ("algorithm", config.algorithm),
         ("data", config.dataset),
@@ -58,16 +49,18 @@ def _show_run(run: Run) -> None:
         ("seed", str(config.seed)),
         ("status", status_of(summary)),
         ("rounds", f"{len(run.records)} of {config.rounds}"),
-        ("final accuracy", f"{percent(summary.get('test_accuracy'))} % ({FINAL[7:]})"),
-        ("best accuracy", f"{percent(summary.get('test_accuracy_best'))} %"),
+        (f"final {metric.name}", metric.quantity(summary.get(test))),
+        (f"best {metric.name}", metric.quantity(summary.get(f"{test}_best"))),
         ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
         ("precision", run.config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
         ("seconds a round", _pace(run)),
     ]
     console.table(("run", str(run.path)), rows)
+    console.tell(f"{FINAL}; {say_chosen_on([config])}")
     console.tell()
-    columns = ("round", "test_accuracy", "test_loss", "train_loss", "update_norm")
+    measured = (f"test_{name}" for name in run.metrics)
+    columns = ("round", *measured, "train_loss", "update_norm")
     console.table(columns, [[_short(line[c]) for c in columns] for line in run.records[-5:]])
 
 

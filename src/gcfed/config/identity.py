@@ -44,6 +44,8 @@ def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str
         without.remove("rounds")
     if config.availability == "always":  # as in runs that were made before there was a choice
         without.add("availability")
+    if not config.metrics:  # likewise
+        without.add("metrics")
     return {
         **config.model_dump(mode="json", exclude=without),
         "partition_seed": _first(config.partition_seed, config.seed),

@@ -5,7 +5,7 @@ The best value of a column is bold and the second underlined, as in the GC-Fed p
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Table:
+    """Columns, blocks of rows, and notes that stand below them."""
+
     columns: tuple[str, ...]
     blocks: tuple[Section, ...]
     notes: tuple[str, ...] = ()
@@ -60,19 +62,25 @@ def plain(table: Table) -> str:
         [[f"{c.value}{signs[c.mark]}{c.rest}" for c in row] for row in block.rows]
         for block in table.blocks
     ]
-    rows = [list(table.columns), *(row for block in blocks for row in block)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        return "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip()
-
-    lines = [line(table.columns)]
-    for block, cells in zip(table.blocks, blocks, strict=True):
+    head, *rows = aligned([table.columns, *(row for block in blocks for row in block)])
+    lines = [head]
+    for block in table.blocks:
         lines += [f"-- {block.title}"] if block.title else []
-        lines += map(line, cells)
+        lines += rows[: len(block.rows)]
+        rows = rows[len(block.rows) :]
     marked = any(cell.mark for block in table.blocks for row in block.rows for cell in row)
     legend = ["* best, + second"] if marked else []
     return "\n".join([*lines, *legend, *table.notes]) + "\n"
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines of text, every column as wide as its widest cell."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def markdown(table: Table) -> str:

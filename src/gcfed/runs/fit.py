@@ -1,6 +1,6 @@
 """The short way: one's own module and data, and a history to plot."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ from gcfed.config.build import Experiment, Given, build
 from gcfed.config.settings import make
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
+from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
 from gcfed.data.datasets.user import dataset_from
 from gcfed.errors import InputError, unknown
 from gcfed.runs.disk_memory import first_snapshot
-from gcfed.simulation.evaluation import Metric, Record
+from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.setup import cross_entropy
 
@@ -34,16 +35,19 @@ class History:
         return [line[name] for line in self.records if line[name] is not None]
 
     def __repr__(self) -> str:
-        last = f"test_accuracy={self.records[-1]['test_accuracy']}"
+        name = f"test_{self.experiment.metric.name}"
+        last = f"{name}={self.records[-1][name]}"
         return (
             f"History of {len(self.records)} rounds of {self.experiment.config.algorithm}, {last}"
         )
 
-    def plot(self, name: str = "test_accuracy") -> Any:
-        """A matplotlib figure of one number over the rounds."""
+    def plot(self, name: str | None = None) -> Any:
+        """A matplotlib figure of one number over the rounds; what the run is judged by."""
         from gcfed.results.plots import curves
 
-        return curves({self.experiment.config.algorithm: [self.records]}, name)
+        metrics = self.experiment.metrics
+        name = name or f"test_{self.experiment.metric.name}"
+        return curves({self.experiment.config.algorithm: [self.records]}, name, metrics=metrics)
 
 
 def fit(
@@ -53,7 +57,7 @@ def fit(
     *,
     algorithm: Algorithm | str = "gcfed",
     loss: Loss = cross_entropy,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Metrics | Sequence[str] | None = None,
     on_round: Callable[[Record], None] | None = None,
     **settings: Any,
 ) -> History:
@@ -61,9 +65,9 @@ def fit(
 
     ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
     tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
-    a text or an `Algorithm`.  ``loss`` and ``metrics`` (accuracy, where there are classes) map
-    logits and labels to a number for each example.  ``module`` itself is left as it is: the trained
-    copy is the history's.  A run that diverges raises `DivergedError`.
+    a text or an `Algorithm`.  ``loss`` maps logits and labels to a number for each example.
+    ``metrics`` are names, or such functions and `Metric` objects by name.  ``module`` itself is
+    left as it is: the trained copy is the history's.  A run that diverges raises `DivergedError`.
     """
     _check(module, algorithm, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
@@ -72,6 +76,8 @@ def fit(
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm
+    if metrics is not None and not isinstance(metrics, Mapping):
+        settings["metrics"], metrics = metrics, None
     given = Given(
         algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
         module=module,

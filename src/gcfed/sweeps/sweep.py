@@ -84,7 +84,7 @@ class Sweep:
 
     @property
     def selected(self) -> list[Selection]:
-        """With ``[tune]``: what was selected at each point of the grid, by validation accuracy."""
+        """With ``[tune]``: what was selected at each point of the grid, on validation examples."""
         return select(self.cells) if self.grid.is_tuned else []
 
     @property
@@ -95,9 +95,15 @@ class Sweep:
             over = [selection.best for selection in self.selected if selection.best is not None]
         return [run for state in self.cells if state in over for run in state.runs]
 
-    def compare(self, *, target: float | None = None, baseline: str | None = None) -> Comparison:
+    def compare(
+        self,
+        *,
+        metric: str | None = None,
+        target: float | None = None,
+        baseline: str | None = None,
+    ) -> Comparison:
         """Its runs side by side."""
-        return compare(self.runs, target=target, baseline=baseline)
+        return compare(self.runs, metric=metric, target=target, baseline=baseline)
 
     def frame(self) -> Any:
         """A pandas DataFrame with a row a round of its runs."""
@@ -128,9 +134,12 @@ class Sweep:
         write_json(self.path, self.to_json())
 
     def _jobs(self) -> list[CellJob]:
-        score = "validation_accuracy" if self.grid.is_tuned else "test_accuracy"
-        todo = [s.cell for s in self.cells if s.status not in ("done", "diverged")]
-        return [CellJob(cell.number, cell.configs, self.store.folder, score) for cell in todo]
+        split = "validation" if self.grid.is_tuned else "test"
+        todo = [s for s in self.cells if s.status not in ("done", "diverged")]
+        return [
+            CellJob(s.cell.number, s.cell.configs, self.store.folder, f"{split}_{s.metric.name}")
+            for s in todo
+        ]
 
     def _began_on(self) -> dict[int, str]:
         """The devices of cells of which there are runs."""
