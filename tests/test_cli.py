@@ -406,7 +406,7 @@ def test_show(gcfed, tmp_path):
     for text in ("fedprox(mu=0.25)", "finished", "2 of 2", f"{last['test_loss']:.4f}", "as asked"):
         assert text in shown.out
     several = gcfed("show", "runs").out.splitlines()
-    assert [line.split()[0] for line in several[1:4]] == ["a", "b/seed-0", "b/seed-1"]
+    assert [line.split()[-1] for line in several[1:4]] == ["a", "b/seed-0", "b/seed-1"]
     assert "neither a run nor a folder of runs" in wrong(gcfed("show", "none"))
     (tmp_path / "runs" / "a" / "summary.json").write_text('{"status": "running"}')
     assert "running" in gcfed("show", "runs/a").out

@@ -262,7 +262,7 @@ def test_seeds_are_shown_by_their_metric(gcfed, tmp_path):
     found = [run["test_loss"] for run in summary["runs"]]
     assert summary["test_loss_mean"] == pytest.approx(np.mean(found))
     rows = gcfed("show", "a").out.splitlines()
-    assert rows[1].split()[-3:] == ["loss", *[f"{found[0]:.4g}"] * 2]
+    assert rows[1].split()[-4:] == ["loss", *[f"{found[0]:.4g}"] * 2, "seed-0"]
     assert rows[-1].endswith("best: chosen on the test set")
 
 

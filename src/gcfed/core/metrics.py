@@ -86,25 +86,28 @@ METRICS: Registry[Callable[[], Metric]] = Registry("metric")
 
 @METRICS.register("accuracy")
 def accuracy() -> Metric:
-    """The share of examples whose largest logit is that of their label."""
-    return Metric(lambda logits, y: logits.argmax(1) == y, percent=True)
+    """The share of examples whose largest logit is that of their label; higher is better."""
+    return Metric(_is_correct, percent=True)
 
 
 @METRICS.register("loss")
 def loss() -> Metric:
-    """The mean of the loss that clients train with."""
+    """The mean of the loss that clients train with; lower is better."""
     return Metric(better="lower")
 
 
 @METRICS.register("perplexity")
 def perplexity() -> Metric:
-    """The exponential of the mean loss."""
+    """The exponential of the mean loss; lower is better."""
     return Metric(better="lower", final=torch.exp)
 
 
 @METRICS.register("r2")
 def r2() -> Metric:
-    """The share of the labels' variance that is explained, R squared; the mean over outputs."""
+    """The share of the variance of labels, which are numbers, that is explained; higher is better.
+
+    With several outputs it is the mean over them.
+    """
     return Metric(_moments, final=_r2)
 
 
@@ -123,6 +126,10 @@ def named(text: str) -> Metric:
 def as_metrics(metrics: Metrics) -> dict[str, Metric]:
     """Metrics by name, plain functions among them made into metrics."""
     return {name: m if isinstance(m, Metric) else Metric(m) for name, m in metrics.items()}
+
+
+def _is_correct(logits: Tensor, y: Tensor) -> Tensor:
+    return logits.argmax(1) == y
 
 
 def _moments(outputs: Tensor, y: Tensor) -> Tensor:

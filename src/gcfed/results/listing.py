@@ -8,7 +8,7 @@ from gcfed.results.run import Run
 from gcfed.results.summary import FINAL, say_chosen_on
 from gcfed.results.tables import Entry, Section, Table
 
-COLUMNS = ("run", "algorithm", "seed", "status", "rounds", "metric", "final", "best")
+COLUMNS = ("algorithm", "seed", "status", "rounds", "metric", "final", "best", "run")
 
 
 def run_table(runs: Sequence[Run], below: Path | None = None) -> Table:
@@ -21,7 +21,6 @@ def run_table(runs: Sequence[Run], below: Path | None = None) -> Table:
 def _row(run: Run, below: Path | None) -> tuple[str, ...]:
     summary, metric = run.summary, run.metric
     return (
-        str(run.path if below is None else run.path.relative_to(below)),
         short(run.config.algorithm),
         str(run.config.seed),
         str(summary["status"]),
@@ -29,4 +28,5 @@ def _row(run: Run, below: Path | None) -> tuple[str, ...]:
         metric.name,
         metric.quantity(summary.get(f"test_{metric.name}")),
         metric.quantity(summary.get(f"test_{metric.name}_best")),
+        str(run.path if below is None else run.path.relative_to(below)),
     )
