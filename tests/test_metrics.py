@@ -87,9 +87,9 @@ def test_what_makes_no_metric_is_refused():
 def test_values_as_tables_show_them():
     accuracy, loss = named("accuracy").scale("accuracy"), named("loss").scale("loss")
     assert (accuracy.text(0.7396), accuracy.text(0.02, "+")) == ("73.96", "+2.00")
-    assert (loss.text(0.00012346), loss.text(-1.5, "+")) == ("0.0001235", "-1.5")
+    assert (loss.text(0.00012346), loss.text(-1.5, "+")) == ("0.000123", "-1.5000")
     assert (accuracy.quantity(0.5), loss.quantity(0.5), accuracy.quantity(None)) == (
-        *("50.00 %", "0.5", "-"),
+        *("50.00 %", "0.5000", "-"),
     )
     assert (str(accuracy), str(loss)) == ("accuracy", "loss (lower is better)")
 
@@ -192,9 +192,9 @@ def test_the_smallest_loss_ranks_first(losses):
     table = found.table()
     assert table.columns[2:4] == ("final", "best")
     base, other = table.blocks[0].rows
-    assert (base[2].value, base[2].mark) == ("1.1", "second")
-    assert (other[2].value, other[2].rest, other[2].mark) == ("0.7", " (0.2828)", "best")
-    assert other[4].value.startswith("-0.4 [")
+    assert (base[2].value, base[2].mark) == ("1.1000", "second")
+    assert (other[2].value, other[2].rest, other[2].mark) == ("0.7000", " (0.2828)", "best")
+    assert other[4].value.startswith("-0.4000 [")
     assert "loss (lower is better): mean" in str(found)
     assert "in points" not in str(found)
     assert found.plot().axes[0].get_ylabel() == "test loss"
@@ -249,9 +249,9 @@ def test_a_metric_of_a_plugin(gcfed, tmp_path):
     first = summary["runs"][0]
     assert first["test_doubt_best"] == min(line["test_doubt"] for line in found)
     METRICS._entries.pop("doubt")  # a run says itself how its metric is read
-    assert f" {summary['test_doubt_mean']:.4g} (" in gcfed("compare", "a").out
+    assert f" {summary['test_doubt_mean']:.4f} (" in gcfed("compare", "a").out
     assert compare(tmp_path / "a").metric == Scale("doubt", "lower")
-    assert f"final doubt      {first['test_doubt']:.4g}" in gcfed("show", "a/seed-0").out
+    assert f"final doubt      {first['test_doubt']:.4f}" in gcfed("show", "a/seed-0").out
 
 
 def test_seeds_are_shown_by_their_metric(gcfed, tmp_path):
@@ -262,7 +262,7 @@ def test_seeds_are_shown_by_their_metric(gcfed, tmp_path):
     found = [run["test_loss"] for run in summary["runs"]]
     assert summary["test_loss_mean"] == pytest.approx(np.mean(found))
     rows = gcfed("show", "a").out.splitlines()
-    assert rows[1].split()[-4:] == ["loss", *[f"{found[0]:.4g}"] * 2, "seed-0"]
+    assert rows[1].split()[-4:] == ["loss", *[f"{found[0]:.4f}"] * 2, "seed-0"]
     assert rows[-1].endswith("best: chosen on the test set")
 
 

@@ -42,7 +42,10 @@ class Scale:
         """
         if value is None:
             return "-"
-        return f"{100 * value:{sign}.2f}" if self.percent else f"{value:{sign}.4g}"
+        if self.percent:
+            return f"{100 * value:{sign}.2f}"
+        is_small = 0 < abs(value) < 0.001  # four digits would show little of it
+        return f"{value:{sign}.3g}" if is_small else f"{value:{sign}.4f}"
 
     def quantity(self, value: float | None) -> str:
         """A value that stands alone, with its unit."""
