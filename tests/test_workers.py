@@ -273,7 +273,8 @@ def hashes():
         return nn.functional.cross_entropy(z, y, reduction="none")
     history = gcfed.fit(
         Net(), (x, y), (x, y), loss=loss,
-        clients=4, cohort=2, rounds=2, engine="workers(processes=1)", on_round=watch, progress=False,
+        clients=4, cohort=2, rounds=2, engine="workers(processes=1)", on_round=watch,
+        progress=False,
     )
     print(*kinds)
     return history["weights_sha256"]
