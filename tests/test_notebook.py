@@ -178,7 +178,7 @@ def test_fit_says_what_it_will_do_and_how_far_it_is(capsys):
     assert lines[1] == "2 of 6 clients a round; iid gives a client 20 to 20 of 120 examples"
     assert lines[2] == "engine: sequential on cpu (as asked)"
     for t, line in enumerate(lines[3:]):
-        accuracy = f"{100 * history['test_accuracy'][t]:.1f}"
+        accuracy = f"{100 * history['test_accuracy'][t]:.2f}"
         assert line.startswith(f"fedprox: round {t + 1} of 3  accuracy {accuracy} %")
     assert [line.endswith(" s left") for line in lines[3:]] == [False, True, False]
 
