@@ -5,24 +5,37 @@ PYTEST_DONT_REWRITE
 """
 
 import json
+from dataclasses import asdict
 
 from running import tiny
 
+from gcfed.core.metrics import Scale
 from gcfed.results.summary import summarize
+
+ACCURACY, LOSS = Scale("accuracy", "higher", True), Scale("loss", "lower")
 
 
 def make_run(
-    path, accuracies, *, status="finished", ended=None, classes=10, identity=None, **settings
+    path,
+    values,
+    *,
+    metric=ACCURACY,
+    status="finished",
+    ended=None,
+    classes=10,
+    identity=None,
+    **settings,
 ):
-    """A run that scored these accuracies, one a round; 60 bytes go up and 40 down in each."""
-    settings = {"rounds": max(len(accuracies), 1), **settings}
+    """A run with these values of a metric, one a round; 60 bytes go up and 40 down in each."""
+    settings = {"rounds": max(len(values), 1), **settings}
     config = tiny(**settings)
     lines = [
         {
             "round": t,
-            "test_accuracy": accuracy,
+            "test_accuracy": None,
             "test_loss": 1.0,
-            "tested": None if accuracy is None else "global",
+            f"test_{metric.name}": value,
+            "tested": None if value is None else "global",
             "train_loss": 2.0,
             "clients": [1, 2, 3],
             "dropped": [],
@@ -31,11 +44,13 @@ def make_run(
             "bytes_down": 40,
             "weights_sha256": "0" * 64,
         }
-        for t, accuracy in enumerate(accuracies)
+        for t, value in enumerate(values)
     ]
     ended = {"status": status, **(ended or {})}
+    metrics = {metric.name: metric, "loss": LOSS}
     made = {"partition": {"classes": classes}, "identity": identity or {}}
-    summary = ended if status == "running" else {**ended, **summarize(config, lines)}
+    made["metrics"] = [asdict(each) for each in metrics.values()]
+    summary = ended if status == "running" else {**ended, **summarize(config, lines, metric)}
     path.mkdir(parents=True)
     (path / "config.toml").write_text(config.to_toml())
     (path / "summary.json").write_text(json.dumps(summary))

@@ -10,13 +10,16 @@ import time
 import numpy as np
 import pytest
 import torch
+from made_runs import make_run
 from running import TINY, flags, lines, tiny
 from safetensors.torch import save_file
 
 from gcfed import ALGORITHMS, DATASETS, ENGINES, MODELS, PARTITIONS
-from gcfed.cli import demo
-from gcfed.cli.training import RunSet
+from gcfed.cli import demo, training
 from gcfed.config.settings import Config
+from gcfed.core.metrics import METRICS
+from gcfed.results.comparison import compare
+from gcfed.results.run import find_runs
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -89,7 +92,7 @@ def test_seeds_make_a_run_each_and_their_mean(gcfed, tmp_path):
     found = [run["test_accuracy"] for run in summary["runs"]]
     assert summary["test_accuracy_mean"] == pytest.approx(np.mean(found))
     assert summary["test_accuracy_std"] == pytest.approx(np.std(found, ddof=1))
-    assert f"{100 * np.mean(found):.2f} ± {100 * np.std(found, ddof=1):.2f}" in answer.out
+    assert f"{100 * np.mean(found):.2f} ({100 * np.std(found, ddof=1):.2f})" in answer.out
     provenance = json.loads((tmp_path / "both" / "seed-2" / "provenance.json").read_text())
     assert provenance["seeds_together"] == [0, 2]
 
@@ -148,6 +151,9 @@ BAD = [
     (["--dataset", "npz(path='none.npz')"], "none.npz"),
     (["--model", "cn"], "did you mean 'cnn'?"),
     (["--set", "partition=idd"], "did you mean 'iid'?"),
+    (["--set", "metrics=acuracy"], "unknown metric: 'acuracy'; did you mean 'accuracy'?"),
+    (["--set", "metrics=loss, loss"], "metrics names one twice: loss, loss"),
+    (["--set", "metrics=r2"], "metric r2 cannot judge outputs of shape [10]: RuntimeError"),
     (["--engine", "sequentail"], "unknown engine: 'sequentail'; did you mean 'sequential'?"),
     (["--device", "gpu"], "there is no device 'gpu': write cpu, cuda"),
     (["--device", "cuda:99"], "device 'cuda:99' cannot be used: "),
@@ -331,20 +337,14 @@ def test_demo(gcfed, monkeypatch, tmp_path):
     )
     answer = gcfed("demo", "--rounds", "3", "--out", "a")
     assert answer.code == 0
-    table = answer.out.splitlines()
-    assert table[0].split()[:3] == ["algorithm", "final", "accuracy"]
-    scores = []
-    for name, line in zip(("fedavg", "gcfed"), table[1:3], strict=True):
-        summary = json.loads((tmp_path / "a" / name / "summary.json").read_text())
-        mean, std = summary["test_accuracy_mean"], summary["test_accuracy_std"]
-        assert line.startswith(name)
-        assert f"{100 * mean:.2f} ± {100 * std:.2f}" in line
-        scores.append([run["test_accuracy"] for run in summary["runs"]])
-    gaps = ", ".join(f"{100 * (b - a):+.1f}" for a, b in zip(*scores, strict=True))
-    assert table[2].endswith(gaps)
+    comparison = compare(tmp_path / "a", baseline="fedavg")
+    assert answer.out.startswith(comparison.render())
+    assert "minus fedavg [95 % CI]" in answer.out
+    for result in comparison.results:
+        summary = json.loads((tmp_path / "a" / result.name / "summary.json").read_text())
+        assert summary["test_accuracy_mean"] == result.spread("final").mean
     assert (tmp_path / "a" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "a/accuracy.png" in answer.out
-    assert "±" in answer.out
 
 
 def test_the_demo_is_what_it_says():
@@ -367,6 +367,7 @@ def test_the_demo_is_what_it_says():
         ("models", MODELS),
         ("partitions", PARTITIONS),
         ("engines", ENGINES),
+        ("metrics", METRICS),
         ("settings", Config.model_fields),
     ],
 )
@@ -405,7 +406,7 @@ def test_show(gcfed, tmp_path):
     for text in ("fedprox(mu=0.25)", "finished", "2 of 2", f"{last['test_loss']:.4f}", "as asked"):
         assert text in shown.out
     several = gcfed("show", "runs").out.splitlines()
-    assert [line.split()[0] for line in several[1:4]] == ["a", "b/seed-0", "b/seed-1"]
+    assert [line.split()[-1] for line in several[1:4]] == ["a", "b/seed-0", "b/seed-1"]
     assert "neither a run nor a folder of runs" in wrong(gcfed("show", "none"))
     (tmp_path / "runs" / "a" / "summary.json").write_text('{"status": "running"}')
     assert "running" in gcfed("show", "runs/a").out
@@ -466,13 +467,15 @@ def test_messages_may_hold_brackets(gcfed):
     assert "'[bold]x'" in wrong(gcfed("list", "[bold]x"))
 
 
-def test_means_are_of_the_runs_that_finished():
-    found = (("finished", 0.5), ("failed", 0.9), ("stopped", 0.1), ("finished", 0.7))
-    group = RunSet("x", [], [{"status": s, "test_accuracy": a} for s, a in found])
-    assert group.mean_and_std("test_accuracy") == pytest.approx((0.6, 0.02**0.5))
-    assert group.score("test_accuracy") == "60.00 ± 14.14 (2 of 4 seeds)"
-    assert group.stopped
-    none = RunSet("y", [], [{"status": "failed", "test_accuracy": 0.9}])
-    assert none.score("test_accuracy") == "- (0 of 1 seeds)"
-    alone = RunSet("z", [], [{"status": "finished", "test_accuracy": 0.9}])
-    assert alone.score("test_accuracy") == "90.00"
+def test_means_are_of_the_runs_that_finished(tmp_path):
+    statuses = ("finished", "failed", "stopped", "finished")
+    for seed, (status, value) in enumerate(zip(statuses, (0.5, 0.9, 0.1, 0.7), strict=True)):
+        make_run(tmp_path / str(seed), [value], seed=seed, status=status)
+    runs = find_runs(tmp_path)
+    found = training.summarize(runs)
+    assert found["test_accuracy_mean"] == pytest.approx(0.6)
+    assert found["test_accuracy_std"] == pytest.approx(0.02**0.5)
+    assert [summary["status"] for summary in found["runs"]] == list(statuses)
+    assert training.is_stopped(runs) and not training.is_stopped(runs[:2])
+    assert training.summarize(runs[1:2])["test_accuracy_mean"] is None
+    assert training.summarize(runs[:1])["test_accuracy_std"] is None

@@ -5,17 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_gallery
+import make_tables
+import nbformat
 import pytest
+from docstring_markdown import as_markdown
 
 from gcfed.algorithms import ALGORITHMS
 from gcfed.config.settings import Config
 from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
+from gcfed.models import MODELS
 from gcfed.testing.laws import HOOKS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -36,9 +41,92 @@ def ours(registry):
     return {name for name in registry if registry[name].__module__.startswith("gcfed.")}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/parity.md"])
-def test_every_algorithm_has_a_row(page):
-    assert ours(ALGORITHMS) <= first_cells(ROOT / page)
+def test_the_readme_has_the_table_of_methods():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert ours(ALGORITHMS) <= first_cells(ROOT / "README.md")
+    assert make_tables.readme(text) == text, "run python tools/make_tables.py"
+
+
+def test_a_method_is_described_by_its_docstring():
+    method = make_tables.Method("gcfed", ALGORITHMS["gcfed"])
+    assert method.path == "gcfed.algorithms.centralized.GCFed"
+    assert method.sentence == "Local GC on all layers but the head, Global GC on all"
+    assert method.source == "[Seo et al., 2026](https://arxiv.org/abs/2503.13180)"
+    assert method.departures.startswith("the head by name is the default")
+    assert method.departures.endswith("spares the very last tensor.")
+    assert r"\(\lambda\)" in method.departures
+
+
+def test_what_the_authors_ran_is_still_there():
+    assert first_cells(DOCS / "parity.md") >= {"gcfed", "scaffold", "feddyn"}
+    assert first_cells(DOCS / "parity.md") <= ours(ALGORITHMS) | set(MODELS)
+
+
+def test_docstrings_become_markdown():
+    docstring = r"""A sentence with ``code`` and :math:`\|x\|`.
+
+.. math:: a = b, \qquad
+    c = d
+
+>>> 1 + 1
+2
+
+Author et al. (2020), https://a.example/1
+Departures: none."""
+    assert (
+        as_markdown(docstring)
+        == r"""A sentence with ``code`` and \(\|x\|\).
+
+\[a = b, \qquad c = d\]
+
+```pycon
+>>> 1 + 1
+2
+```
+
+Author et al. (2020), <https://a.example/1>
+
+Departures: none."""
+    )
+
+
+def test_the_index_leads_to_every_page():
+    pages = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    linked = re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text(encoding="utf-8"))
+    assert len(pages) > 10
+    assert set(pages) - {"index.md"} == set(linked)
+
+
+def test_pictures_are_small():
+    pictures = sorted((DOCS / "images").glob("*.png"))
+    assert pictures
+    assert not [p.name for p in pictures if p.stat().st_size > 150_000]
+
+
+def test_the_gallery_makes_what_it_shows():
+    """Every picture is named by a command or line of the page."""
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    lines = "\n".join(lines for _, lines in make_gallery.BLOCK.findall(text))
+    shown = make_gallery.PICTURE.findall(text)
+    assert len(shown) >= 6
+    assert not [name for name in shown if name not in lines]
+
+
+def test_the_gallery_tool_runs_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console\n$ for x in a b; do\n>   printf $x >> made.png\n> done\nsaid\n```\n"
+        "```python\nopen('made.png', 'a').write('c')\n```\n![made](images/made.png)\n"
+    )
+    (tmp_path / "images").mkdir()
+    assert make_gallery.make(page) == [tmp_path / "images" / "made.png"]
+    assert (tmp_path / "images" / "made.png").read_text() == "abc"
+
+
+def test_notebooks_are_stored_without_outputs():
+    for path in DOCS.rglob("*.ipynb"):
+        cells = nbformat.read(path, as_version=4).cells
+        assert not [cell.id for cell in cells if cell.get("outputs")]
 
 
 def test_every_data_set_and_partition_is_described():

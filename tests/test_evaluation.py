@@ -1,12 +1,14 @@
 """How good a model is: metrics over examples, and a round as a row of numbers."""
 
 import hashlib
+import math
 
 import pytest
 import torch
 from torch import nn
 
 from gcfed import (
+    METRICS,
     SGD,
     Algorithm,
     FederatedData,
@@ -103,11 +105,15 @@ def test_metrics_of_another_task():
         loss=squares,
     )
     (result,) = simulate(setup)
-    line = record(setup, result, {"test": TestSet(x[:7], y[:7], {"error": error}, batch_size=4)})
+    metrics = {"error": error, "r2": METRICS["r2"](), "perplexity": METRICS["perplexity"]()}
+    line = record(setup, result, {"test": TestSet(x[:7], y[:7], metrics, batch_size=4)})
     out = x[:7] @ result.server.params["weight"].T + result.server.params["bias"]
     assert line["test_error"] == pytest.approx((out - y[:7]).abs().mean().item())
     assert line["test_loss"] == pytest.approx((out - y[:7]).square().mean().item())
     assert line["test_accuracy"] is None
+    assert line["test_perplexity"] == pytest.approx(math.exp(line["test_loss"]))
+    unexplained = (out - y[:7]).square().sum(0) / (y[:7] - y[:7].mean(0)).square().sum(0)
+    assert line["test_r2"] == pytest.approx((1 - unexplained).mean().item())
 
 
 def test_what_is_not_due_or_not_finite_is_none(make_setup, test):

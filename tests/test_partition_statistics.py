@@ -1,5 +1,6 @@
 """What is said of a partition, against small cases worked by hand; and its pictures."""
 
+import itertools
 import json
 
 import numpy as np
@@ -133,6 +134,15 @@ def test_discs_of_a_legend_are_round_numbers_of_examples():
     pool = Pool(np.zeros(997, int), {}, 997)
     (legend,) = draw_partition(divide("iid", pool, 1, 0), pool).legends
     assert [text.get_text() for text in legend.get_texts()] == ["20", "100", "500"]
+
+
+def test_discs_of_a_legend_do_not_overlap():
+    pool = Pool(np.arange(2000) % 10, {}, 2000)
+    figure = draw_partition(divide("classes(k=2)", pool, 20, 0), pool)
+    figure.draw_without_rendering()
+    discs = [disc.get_window_extent() for disc in figure.legends[0].legend_handles]
+    assert len(discs) == 3
+    assert all(above.y0 >= below.y1 for above, below in itertools.pairwise(discs))
 
 
 def test_a_class_that_nobody_holds_has_a_row_all_the_same():

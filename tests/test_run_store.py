@@ -50,6 +50,7 @@ OTHERS = {
     "seed": 1,
     "partition_seed": 1,
     "init_seed": 1,
+    "metrics": ("loss",),
     "evaluate_every": 2,
     "sampler": "examples",
     "availability": "daily",

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from killing import KILLED, ended, forked
+from made_runs import ACCURACY
 from rich.console import Console
 from running import TINY, tiny
 
@@ -297,7 +298,8 @@ def test_tuning_selects_on_validation_and_never_on_the_test_set(gcfed, folder):
     lines = answer.out.splitlines()
     assert len([line for line in lines if line.startswith("fedavg")]) == 2
     best = 100 * made.selected[0].score
-    assert any(line.split() == ["weighting=uniform", "lr=0.5", f"{best:.2f}"] for line in lines)
+    row = ["weighting=uniform", "lr=0.5", "validation", "accuracy", f"{best:.2f}", "%"]
+    assert any(line.split() == row for line in lines)
     shown = {f"{100 * sum(found) / 2:.2f}" for found in tests}
     assert f"{100 * sum(tests[1]) / 2:.2f}" in answer.out
     assert not any(f"{100 * sum(tests[0]) / 2:.2f}" in text for text in (answer.out, answer.err))
@@ -340,7 +342,8 @@ def candidate(score, status="done", lr=0.1):
     runs = [
         SimpleNamespace(summary={"validation_accuracy": s, "test_accuracy": 1 - s}) for s in score
     ]
-    return CellState(SimpleNamespace(point={}, candidate={"lr": lr}, number=1), status, runs=runs)
+    cell = SimpleNamespace(point={}, candidate={"lr": lr}, number=1)
+    return CellState(cell, ACCURACY, status, runs=runs)
 
 
 def test_who_can_be_selected():

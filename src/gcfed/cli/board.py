@@ -13,7 +13,6 @@ from rich.table import Table
 
 from gcfed.cli import console
 from gcfed.progress import duration
-from gcfed.results.facts import percent
 from gcfed.sweeps.state import OVER, CellState
 from gcfed.sweeps.sweep import CellObserver, Sweep
 
@@ -40,7 +39,6 @@ def watched(sweep: Sweep, quiet: bool = False) -> Iterator[CellObserver | None]:
 def plain_lines(sweep: Sweep) -> Callable[[CellState], None]:
     """A line when a cell starts, at every tenth of its rounds, and when it is over."""
     told: dict[int, int] = {}
-    measure = "validation" if sweep.grid.is_tuned else "accuracy"
 
     def tell(state: CellState) -> None:
         cell, number = state.cell, state.cell.number
@@ -53,7 +51,8 @@ def plain_lines(sweep: Sweep) -> Callable[[CellState], None]:
                 return
             told[number] = tenth
             text = f"round {state.rounds} of {cell.rounds}"
-            text += "" if state.score is None else f"  {measure} {percent(state.score)} %"
+            score = f"  {_score_name(sweep, state)} {state.metric.quantity(state.score)}"
+            text += "" if state.score is None else score
             text += f"  {duration(state.left)} left" if state.left else ""
         else:
             text = f"{state.status} after {duration(state.seconds)}"
@@ -75,7 +74,8 @@ class Board:
 
     def draw(self) -> Stacked:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        score = "validation (%)" if self._sweep.grid.is_tuned else "accuracy (%)"
+        names = dict.fromkeys(_score_name(self._sweep, state) for state in self._sweep.cells)
+        score = ", ".join(names)
         for column in ("cell", "settings", "status", "round", "", score, "left"):
             table.add_column(column, no_wrap=True, overflow="ellipsis")
         for state in self._shown():
@@ -85,7 +85,7 @@ class Board:
             progress = f"{self._rounds(state)}/{cell.rounds}"
             row = (str(cell.number), escape(cell.name), at, progress)
             left = duration(state.left) if state.left else ""
-            table.add_row(*row, bar, percent(state.score), left)
+            table.add_row(*row, bar, state.metric.quantity(state.score), left)
         return Stacked(table, self._footer())
 
     def _shown(self) -> list[CellState]:
@@ -115,3 +115,7 @@ class Board:
             left = (total - done) * (time.time() - since) / seen
             text += f"  {duration(left)} left"
         return text
+
+
+def _score_name(sweep: Sweep, state: CellState) -> str:
+    return f"validation {state.metric.name}" if sweep.grid.is_tuned else state.metric.name

@@ -4,25 +4,24 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table as Drawn
-from rich.text import Text
 
 from gcfed.cli import console
 from gcfed.cli.options import Plugins
 from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
 from gcfed.results.comparison import FORMATS, compare as compare_runs
-from gcfed.results.tables import Entry, Rank, Table, plain
 
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
-STYLES: dict[Rank, str] = {"best": "bold", "second": "underline", "": ""}
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", hidden=True)],
+    metric: Annotated[
+        str | None, typer.Option(help="Such as loss; if not given, what the runs are judged by.")
+    ] = None,
     target: Annotated[
-        float | None, typer.Option(help="An accuracy, such as 0.6: rounds and bytes to it.")
+        float | None,
+        typer.Option(help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it."),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="What the others are compared with, seed by seed.")
@@ -46,11 +45,11 @@ def compare(
         _refuse(path)
     if plot is not None and plot.suffix not in PICTURES:
         raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {plot}")
-    found = compare_runs(runs, target=target, baseline=baseline)
+    found = compare_runs(runs, metric=metric, target=target, baseline=baseline)
     if out is None and form is not None:
         print(found.render(form), end="")
     else:
-        _show(found.table())
+        console.show(found.table())
     if out is not None and form is not None:
         with out.open("x", encoding="utf-8") as file:
             file.write(found.render(form))
@@ -76,23 +75,3 @@ def _refuse(path: Path) -> None:
         raise InputError(f"{path} exists already: name another file")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path} cannot be made: there is no folder {path.absolute().parent}")
-
-
-def _show(table: Table) -> None:
-    """On a terminal the best in bold and the second underlined; elsewhere with * and +."""
-    if not console.out.is_terminal:
-        print(plain(table), end="")
-        return
-    for block in table.blocks:
-        if block.title:
-            console.tell(block.title)
-        drawn = Drawn(*map(escape, table.columns), box=None, padding=(0, 2, 0, 0))
-        for row in block.rows:
-            drawn.add_row(*map(_styled, row))
-        console.out.print(drawn)
-    for note in table.notes:
-        console.tell(note)
-
-
-def _styled(cell: Entry) -> Text:
-    return Text.assemble((cell.value, STYLES[cell.mark]), cell.rest)

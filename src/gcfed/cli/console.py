@@ -5,25 +5,38 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as Drawn
+from rich.text import Text
 
-from gcfed.display import aligned
 from gcfed.progress import err as err, say as say
+from gcfed.results.tables import Entry, Rank, Section, Table, plain
 
 out = Console(highlight=False)
+
+STYLES: dict[Rank, str] = {"best": "bold", "second": "underline", "": ""}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table: fitted to a terminal, elsewhere a whole line a row."""
+    show(Table(tuple(columns), (Section("", tuple(tuple(map(Entry, row)) for row in rows)),)))
+
+
+def show(table: Table) -> None:
+    """Print a table of results: on a terminal the best in bold and the second underlined."""
     if not out.is_terminal:
-        print("\n".join(aligned([columns, *rows])))
+        print(plain(table), end="")
         return
-    drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        drawn.add_column(escape(column), overflow="fold")  # what is cut cannot be copied
-    for row in rows:
-        drawn.add_row(*map(escape, row))
-    out.print(drawn)
+    for block in table.blocks:
+        if block.title:
+            tell(block.title)
+        drawn = Drawn(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for column in table.columns:
+            drawn.add_column(escape(column), overflow="fold")  # what is cut cannot be copied
+        for row in block.rows:
+            drawn.add_row(*(Text.assemble((c.value, STYLES[c.mark]), c.rest) for c in row))
+        out.print(drawn)
+    for note in table.notes:
+        tell(note)
 
 
 def tell(text: str = "") -> None:

@@ -9,8 +9,11 @@ import typer
 from gcfed.cli import console, training
 from gcfed.cli.exits import exit_code
 from gcfed.cli.options import Plugins
+from gcfed.cli.pictures import save
 from gcfed.config.settings import Config
 from gcfed.files import refuse_existing, unused_folder
+from gcfed.results.comparison import compare
+from gcfed.results.run import Run
 
 ROUNDS = 80
 SEEDS = (0, 1, 2)
@@ -49,12 +52,14 @@ def demo(
     """
     folder = out or unused_folder(Path("runs"), "demo")
     refuse_existing(folder)
-    groups = []
+    runs: list[Run] = []
     for name, each in configs(rounds).items():
-        groups.append(training.run_group(name, each, folder / name))
-        if groups[-1].stopped:
+        runs += training.run_seeds(each, folder / name)
+        if training.is_stopped(runs):
             break
-    training.print_comparison(groups)
-    plot = training.save_curves(groups, folder, TITLE)
+    comparison = compare(runs, baseline=runs[0].config.algorithm)
+    console.show(comparison.table())
+    plot = folder / f"{comparison.metric.name}.png"
+    save(comparison.plot(title=TITLE), plot)
     console.tell(f"\nplot  {plot}\nruns  {folder}  (gcfed show {folder})")
-    sys.exit(exit_code([summary for group in groups for summary in group.summaries]))
+    sys.exit(exit_code(runs))

@@ -10,6 +10,7 @@ from gcfed.analysis import PROBES
 from gcfed.cli import console
 from gcfed.cli.options import Plugins
 from gcfed.config.settings import describe
+from gcfed.core.metrics import METRICS
 from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
 from gcfed.errors import unknown
@@ -28,6 +29,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "models": MODELS,
     "partitions": PARTITIONS,
     "engines": ENGINES,
+    "metrics": METRICS,
     "availabilities": AVAILABILITIES,
     "samplers": SAMPLERS,
     "faults": FAULTS,
@@ -42,8 +44,8 @@ def list_(
 ) -> None:
     """List what there is to choose from, a line each.
 
-    WHAT is algorithms, datasets, models, partitions, engines, availabilities, samplers, faults,
-    probes, trackers, or settings (of gcfed run).
+    WHAT is algorithms, datasets, models, partitions, engines, metrics, probes, availabilities,
+    samplers, faults, trackers, or settings (of gcfed run).
     """
     if what == "settings":
         console.table(("setting", "default", "what it says"), describe())

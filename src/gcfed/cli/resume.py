@@ -9,6 +9,7 @@ import typer
 from gcfed.cli import training
 from gcfed.cli.exits import exit_code
 from gcfed.cli.options import Plugins, RunPath, trained_together
+from gcfed.results.run import Run
 
 
 def resume(
@@ -26,15 +27,16 @@ def resume(
     RUN is a run directory, or a folder of them.  Runs that were trained together go on together.
     The engine, the device and the precision are those that it began with.
     """
-    groups = []
+    done: list[list[Run]] = []
     for runs in trained_together(path):
-        groups.append(training.resume(runs, rounds, quiet=as_json))
-        if groups[-1].stopped:
+        done.append(training.resume(runs, rounds, quiet=as_json))
+        if training.is_stopped(done[-1]):
             break
-    summaries = [summary for group in groups for summary in group.summaries]
+    every = [run for runs in done for run in runs]
     if as_json:
+        summaries = [run.summary for run in every]
         print(json.dumps(summaries[0] if len(summaries) == 1 else summaries, indent=2))
     else:
-        for group in groups:
-            training.print_runs(group)
-    sys.exit(exit_code(summaries))
+        for runs in done:
+            training.print_runs(runs)
+    sys.exit(exit_code(every))

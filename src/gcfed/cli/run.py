@@ -60,26 +60,27 @@ def run(
 
     CONFIG.toml is a file of settings, such as the config.toml of a run; the options below change
     some of them.  'gcfed list settings' shows all, with their defaults; 'gcfed list algorithms',
-    datasets, models, partitions and engines show what they can name.  A run that is in the store
-    already is not done again: asked for more rounds, it goes on.
+    datasets, models, partitions, engines and metrics show what they can name.  A run that is in the
+    store already is not done again: asked for more rounds, it goes on.
     """
     values = _settings(config, context.params, set_ or [], plugin or [])
     chosen = None if seeds is None else _seeds(seeds, seed)
     each = [values] if chosen is None else [values | {"seed": s} for s in chosen]
     configs = [make(e, "the command line") for e in each]
     if out is None:
-        group = training.run_in_store(RunStore(store), configs, quiet=as_json)
+        runs = training.run_in_store(RunStore(store), configs, quiet=as_json)
     else:
         refuse_existing(out)
         if chosen is None:
-            group = training.run_one(configs[0], out, quiet=as_json)
+            runs = training.run_one(configs[0], out, quiet=as_json)
         else:
-            group = training.run_group(configs[0].algorithm, configs, out, quiet=as_json)
+            runs = training.run_seeds(configs, out, quiet=as_json)
     if as_json:
-        print(json.dumps(group.summaries[0] if chosen is None else group.to_json(), indent=2))
+        found = runs[0].summary if chosen is None else training.summarize(runs)
+        print(json.dumps(found, indent=2))
     else:
-        training.print_runs(group)
-    sys.exit(exit_code(group.summaries))
+        training.print_runs(runs)
+    sys.exit(exit_code(runs))
 
 
 def _settings(

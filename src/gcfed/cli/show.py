@@ -8,8 +8,10 @@ import typer
 from gcfed.cli import console
 from gcfed.cli.options import Plugins
 from gcfed.errors import InputError
-from gcfed.results.facts import FINAL, ROUND_COLUMNS, facts, last_rounds, percent
+from gcfed.results.facts import facts, last_rounds, round_columns
+from gcfed.results.listing import run_table
 from gcfed.results.run import Run, find_runs
+from gcfed.results.summary import FINAL, say_chosen_on
 
 
 def show(
@@ -31,22 +33,12 @@ def _show(path: Path) -> None:
     if runs[0].path == path:
         _show_run(runs[0])
         return
-    rows = [
-        (
-            str(run.path.relative_to(path)),
-            run.config.algorithm,
-            str(run.config.seed),
-            run.summary["status"],
-            f"{len(run.records)} of {run.config.rounds}",
-            percent(run.summary.get("test_accuracy")),
-        )
-        for run in runs
-    ]
-    console.table(("run", "algorithm", "seed", "status", "rounds", "final (%)"), rows)
-    console.tell(FINAL)
+    console.show(run_table(runs, below=path))
 
 
 def _show_run(run: Run) -> None:
     console.table(("run", str(run.path)), facts(run))
+    console.tell(f"{FINAL}; {say_chosen_on([run.config])}")
     console.tell()
-    console.table(ROUND_COLUMNS, last_rounds(run.records))
+    columns = round_columns(run.metrics)
+    console.table(columns, last_rounds(run.records, columns))

@@ -13,12 +13,13 @@ from gcfed.cli.board import watched
 from gcfed.cli.exits import DIVERGED, INTERRUPTED
 from gcfed.cli.options import Plugins, StoreOption
 from gcfed.progress import duration
-from gcfed.results.facts import percent
+from gcfed.results.comparison import compare
 from gcfed.results.summary import SMOOTHED
 from gcfed.runs.store import STORE
 from gcfed.sweeps.grid import describe
 from gcfed.sweeps.planning import CellPlan
 from gcfed.sweeps.sweep import Sweep
+from gcfed.sweeps.tuning import Selection
 
 FAILED = 1
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -41,7 +42,7 @@ def sweep(
 
     GRID.toml holds settings as for gcfed run, seeds = [0, 1, 2], a table [grid] with a list of
     values for each setting that is varied, and may hold a table [tune] of settings that are
-    selected by validation accuracy.  Asked again, it goes on: what is done is found.  The exit code
+    selected on validation examples.  Asked again, it goes on: what is done is found.  The exit code
     is 0; 1 if a cell failed; 3 if one diverged (with [tune]: if nothing could be selected); 130 if
     the sweep was stopped.
     """
@@ -72,15 +73,12 @@ def _exit_code(made: Sweep) -> int:
 
 
 def _print(made: Sweep) -> None:
-    if made.runs:
-        console.tell(made.compare().render().rstrip())
+    for metric in dict.fromkeys(run.metric.name for run in made.runs):
+        runs = [run for run in made.runs if run.metric.name == metric]
+        console.show(compare(runs).table())
     if made.grid.is_tuned:
         console.tell()
-        rows = [
-            (s.name, describe(s.best.cell.candidate) if s.best else "none yet", percent(s.score))
-            for s in made.selected
-        ]
-        console.table(("settings", "selected", "validation (%)"), rows)
+        console.table(("settings", "selected", "by", "value"), map(_selected, made.selected))
         console.tell(f"mean over seeds of the last {SMOOTHED} evaluations on validation examples")
     for state in (*made.of("failed"), *made.of("diverged")):
         name = f"cell {state.cell.number} ({state.cell.name})"
@@ -89,6 +87,13 @@ def _print(made: Sweep) -> None:
     if made.is_stopped:
         over = len(made.cells) - len(made.of("stopped")) - len(made.of("waiting"))
         console.say(f"stopped with {over} of {len(made.cells)} cells; the same command goes on")
+
+
+def _selected(selection: Selection) -> tuple[str, str, str, str]:
+    best, metric = selection.best, selection.metric
+    settings = "none yet" if best is None else describe(best.cell.candidate)
+    by = f"validation {metric.name}"
+    return selection.name, settings, by, metric.quantity(selection.score)
 
 
 def _print_plans(made: Sweep, as_json: bool) -> None:

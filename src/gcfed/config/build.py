@@ -1,7 +1,7 @@
 """From a config to a run that can start."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +15,12 @@ from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Observation, Probe, kept_for, make_probes, measure
 from gcfed.config.plugins import load_plugins
+from gcfed.config.refusals import check_labels, try_metrics, try_model
 from gcfed.config.settings import Config
-from gcfed.core import keys, tree
+from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
+from gcfed.core.metrics import METRICS, Metric, Metrics, Scale, as_metrics, named
 from gcfed.core.model import Model
 from gcfed.core.server import Server
 from gcfed.data import (
@@ -40,9 +42,9 @@ from gcfed.population.faults import FAULTS
 from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry
 from gcfed.simulation import evaluation
-from gcfed.simulation.evaluation import Metric, Record, TestSet, accuracy
+from gcfed.simulation.evaluation import Record, TestSet
 from gcfed.simulation.setup import Setup, cross_entropy
-from gcfed.simulation.snapshot import RoundResult, start
+from gcfed.simulation.snapshot import RoundResult
 
 T = TypeVar("T")
 
@@ -55,7 +57,7 @@ class Given:
     module: nn.Module | None = None
     dataset: Dataset | None = None
     loss: Loss = cross_entropy
-    metrics: Mapping[str, Metric] | None = None
+    metrics: Metrics | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,17 @@ class Experiment:
         if not self.probes:
             return {}
         return measure(self.probes, Observation(self.setup, received, result, self.tests["test"]))
+
+    @property
+    def metrics(self) -> dict[str, Scale]:
+        """What is measured, in order: what the run is judged by above all stands first."""
+        found = as_metrics({**self.tests["test"].metrics, "loss": named("loss")})
+        return {name: metric.scale(name) for name, metric in found.items()}
+
+    @property
+    def metric(self) -> Scale:
+        """What rounds and runs are chosen by."""
+        return next(iter(self.metrics.values()))
 
     def record(self, result: RoundResult) -> Record:
         """The line of a round, evaluated when it is due and at the end."""
@@ -107,7 +120,8 @@ def build(
     availability, names["availability"] = settled_availability(config.availability)
     probes = make_probes(config.probes)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
-    whole = dataset = _checked(whole.to(device), given.loss)
+    whole = dataset = whole.to(device)
+    check_labels(dataset, given.loss)
     tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
     if config.validation:
         rng = keys.generator("validation", seed)
@@ -132,8 +146,8 @@ def build(
         initial=model.params,
         keep=kept_for(probes),
     )
-    _try_model(setup, dataset)
-    metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
+    metrics = _metrics(config, given, dataset)
+    try_metrics(metrics, setup, dataset, try_model(setup, dataset))
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
         setup=setup,
@@ -142,6 +156,14 @@ def build(
         dataset=whole,
         probes=probes,
     )
+
+
+def _metrics(config: Config, given: Given, dataset: Dataset) -> dict[str, Metric]:
+    """The metrics that are given or named, or else what suits the labels."""
+    if given.metrics:
+        return as_metrics(given.metrics)
+    names = config.metrics or ("accuracy" if dataset.has_classes else "loss",)
+    return {METRICS.canonical(name): named(name) for name in names}
 
 
 def _names(config: Config, given: Given) -> dict[str, str]:
@@ -157,6 +179,8 @@ def _names(config: Config, given: Given) -> dict[str, str]:
         named["model"] = MODELS
     if config.engine != "auto":
         ENGINES.parse(config.engine)  # it is written out by the setup, but may be misspelt
+    for name in config.metrics:
+        METRICS.parse(name)
     names = {key: registry.canonical(getattr(config, key)) for key, registry in named.items()}
     if "dataset" in names:  # its path holds wherever the config is read
         root = data_dir(None if config.data_dir is None else Path(config.data_dir))
@@ -176,6 +200,7 @@ def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, An
         "device": str(device),
         "init": _absolute(config.init),
         "data_dir": _absolute(config.data_dir),
+        "metrics": tuple(METRICS.short(METRICS.parse(text)) for text in config.metrics),
         "probes": tuple(PROBES.short(PROBES.parse(text)) for text in config.probes),
         "plugins": tuple(str(_absolute(path)) for path in config.plugins),
     }
@@ -242,33 +267,6 @@ def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
     if config.init is not None:
         load_weights(module, Path(config.init).expanduser())
     return Model(module)
-
-
-def _checked(dataset: Dataset, loss: Loss) -> Dataset:
-    """The data set, if the loss can read its labels."""
-    y = dataset.train.y
-    if loss is cross_entropy and y.is_floating_point() and y.ndim == 1:
-        raise InputError(
-            "these labels are numbers, not classes: gcfed.fit takes a loss=... of them"
-        )
-    return dataset
-
-
-def _try_model(setup: Setup, dataset: Dataset) -> None:
-    """Show the model an example, so that one which cannot read it is refused before a run."""
-    x = tree.take(dataset.test.x, slice(1))
-    try:
-        logits = evaluation.predict(setup, start(setup).server, x).logits
-    except Exception as error:
-        shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise InputError(
-            f"the model cannot read an example of shape {shape[0]}: {reason}"
-        ) from error
-    classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
-    if classes and logits.shape[1] < dataset.num_classes:
-        given, needed = logits.shape[1], dataset.num_classes
-        raise InputError(f"the model gives {given} logits, and there are {needed} classes")
 
 
 def _of_type(wanted: type[T], what: str, value: Any) -> T:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -28,6 +29,8 @@ Memory = Literal["host", "disk"]
 COUNT = {"ge": 1}
 SEED = {"ge": 0, "lt": 2**32}
 POSITIVE = {"gt": 0, "allow_inf_nan": False}
+
+SEPARATOR = re.compile(r",(?![^()]*\))")  # a comma that is not within parentheses
 
 RIVALS = {"partition": "alpha", "epochs": "steps", "steps": "epochs"}
 """What a key displaces when it is given later."""
@@ -72,6 +75,9 @@ class Config(BaseModel):
     seed: int = _key(0, "draws partition, initial weights, cohorts and batches", **SEED)
     partition_seed: int | None = _key(None, "draws the partition instead", **SEED)
     init_seed: int | None = _key(None, "draws the initial weights instead", **SEED)
+    metrics: tuple[str, ...] = _key(
+        (), "what a run is judged by, the first above all; accuracy, or the loss without classes"
+    )
     evaluate_every: int = _key(1, "rounds from one evaluation to the next", **COUNT)
     probes: tuple[str, ...] = _key((), "what is measured of every round, such as 'drift'")
     engine: str = _key("auto", "how a cohort is trained")
@@ -101,8 +107,11 @@ class Config(BaseModel):
         for key in ("plugins", "probes"):
             if isinstance(values.get(key), str):
                 values[key] = [values[key]]
-        if isinstance(values.get("track"), str):
-            values["track"] = [name.strip() for name in values["track"].split(",") if name.strip()]
+        for key in ("metrics", "track"):
+            if isinstance(values.get(key), str):
+                values[key] = [
+                    name.strip() for name in SEPARATOR.split(values[key]) if name.strip()
+                ]
         return values | {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
 
     @model_validator(mode="after")
@@ -113,6 +122,8 @@ class Config(BaseModel):
             raise ValueError("momentum belongs to sgd, and the optimizer is adamw")
         if self.lr_decay != 1 and self.lr_schedule != "exponential":
             raise ValueError(f"lr_decay={self.lr_decay} goes with lr_schedule = 'exponential'")
+        if len(set(self.metrics)) < len(self.metrics):
+            raise ValueError(f"metrics names one twice: {', '.join(self.metrics)}")
         if self.clients is not None and self.cohort > self.clients:
             raise ValueError(f"cohort={self.cohort} is more than clients={self.clients}")
         return self

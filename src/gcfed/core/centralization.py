@@ -42,13 +42,11 @@ def centralize(x: Tensor, axis: Axis = "output", min_ndim: int = 2) -> Tensor:
 
     ``axis`` says what has a mean of its own, in a convolution's weight ``[out, in, kw, kh]``:
 
-    ==============  ================  ===================================================
-    ``"output"``    [out, 1, 1, 1]    each output channel (Yong et al., 2020)
-    ``"kernel"``    [out, in, 1, 1]   each kernel, which joins one input to one output
-    ``"position"``  [out, 1, kw, kh]  each position in the kernels of an output
-    ``"column"``    [out, in, 1, kh]  each column of a kernel
-    ``"input"``     [1, in, kw, kh]   each incoming weight, over the outputs that share it
-    ==============  ================  ===================================================
+    - ``"output"``: each output channel (Yong et al., 2020); means of shape ``[out, 1, 1, 1]``
+    - ``"kernel"``: each kernel, which joins one input to one output; ``[out, in, 1, 1]``
+    - ``"position"``: each position in the kernels of an output; ``[out, 1, kw, kh]``
+    - ``"column"``: each column of a kernel; ``[out, in, 1, kh]``
+    - ``"input"``: each incoming weight, over the outputs that share it; ``[1, in, kw, kh]``
 
     A linear layer's ``[out, in]`` has no kernel: its means are ``[out, 1]`` for every ``axis``, as
     in the ablation of the GC-Fed paper.  Tensors of fewer than ``min_ndim`` axes pass through;

@@ -1,15 +1,18 @@
 """Groups of runs side by side: a table in several formats, curves, and what to know of them."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gcfed.core.metrics import Scale
 from gcfed.errors import InputError, unknown
-from gcfed.results.groups import INCIDENTAL, Group, Runs, collect, differing, group, tasks
+from gcfed.results.groups import Runs, collect, differing, group, tasks
+from gcfed.results.notes import run_notes, settings_notes
 from gcfed.results.outcomes import GroupResult, Spread, against, result
 from gcfed.results.run import Run
-from gcfed.results.summary import SMOOTHED
+from gcfed.results.summary import SMOOTHED, say_chosen_on
 from gcfed.results.tables import (
     Entry,
     Section,
@@ -32,6 +35,7 @@ class Comparison:
     """
 
     results: tuple[GroupResult, ...]
+    metric: Scale
     target: float | None
     baseline: str | None
     notes: tuple[str, ...]
@@ -44,7 +48,7 @@ class Comparison:
         return {title: [found[id(g)] for g in groups] for title, groups in blocks.items()}
 
     def table(self) -> Table:
-        """What a reader sees: accuracies in percent, the best in bold, the second underlined."""
+        """What a reader sees, with the best and the second of every column marked."""
         blocks = [Section(title, self._rows(rs)) for title, rs in self.blocks.items()]
         return Table(self._columns(), tuple(blocks), (*self.notes, *self._legend()))
 
@@ -71,6 +75,8 @@ class Comparison:
             {**row, "runs": _runs(r)} for row, r in zip(self.rows(), self.results, strict=True)
         ]
         return {
+            "metric": self.metric.name,
+            "better": self.metric.better,
             "target": self.target,
             "baseline": self.baseline,
             "differ": differ,
@@ -79,8 +85,11 @@ class Comparison:
             "notes": list(self.notes),
         }
 
-    def plot(self, name: str = "test_accuracy", title: str = "") -> Any:
-        """A matplotlib figure: a curve for each group, and a band of one standard deviation."""
+    def plot(self, name: str | None = None, title: str = "") -> Any:
+        """A matplotlib figure: a curve for each group, and a band of one standard deviation.
+
+        ``name`` is a number of a round, such as ``train_loss``; if not given, the metric's.
+        """
         from gcfed.results.plots import curves  # matplotlib takes a second to import
 
         labelled = {
@@ -88,7 +97,8 @@ class Comparison:
             for block, results in self.blocks.items()
             for r in results
         }
-        return curves(labelled, name, title=title)
+        name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
+        return curves(labelled, name, metrics=metrics, title=title)
 
     def __str__(self) -> str:
         return self.render()
@@ -100,9 +110,10 @@ class Comparison:
         return html(self.table())
 
     def _columns(self) -> tuple[str, ...]:
-        columns = ["method", "seeds", "final (%)", "best (%)"]
+        columns = ["method", "seeds", f"final{self.metric.unit}", f"best{self.metric.unit}"]
         if self.target is not None:
-            columns += [f"{unit} to {100 * self.target:g} %" for unit in ("rounds", "MB")]
+            target = f"{100 * self.target:g} %" if self.metric.percent else f"{self.target:g}"
+            columns += [f"{unit} to {target}" for unit in ("rounds", "MB")]
         if self.baseline is not None:
             columns += [f"minus {self.baseline} [95 % CI]", "p"]
         return tuple(columns)
@@ -111,27 +122,55 @@ class Comparison:
         columns = [
             [Entry(r.name) for r in results],
             [Entry(_seeds(r)) for r in results],
-            _accuracies(results, "final"),
-            _accuracies(results, "best"),
+            self._values(results, "final"),
+            self._values(results, "best"),
         ]
         if self.target is not None:
             columns.append(_costs(results, "rounds_to_target", 1))
             columns.append(_costs(results, "bytes_to_target", 1e6))
         if self.baseline is not None:
-            columns.append([Entry(_difference(r)) for r in results])
+            columns.append([Entry(self._difference(r)) for r in results])
             columns.append([Entry(_p_value(r)) for r in results])
         return tuple(zip(*columns, strict=True))
 
+    def _values(self, results: Sequence[GroupResult], field: str) -> list[Entry]:
+        """A column; a group with a run that failed has no rank: its mean leaves out the worst."""
+        cells = [self._value(r, r.spread(field)) for r in results]
+        values = [None if r.failed else r.spread(field).mean for r in results]
+        return ranked(cells, values, largest=self.metric.better == "higher")
+
+    def _value(self, r: GroupResult, found: Spread) -> Entry:
+        text = self.metric.text
+        if found.mean is None and r.failed:
+            chance = r.chance if self.metric.name == "accuracy" else None
+            return Entry("failed") if chance is None else Entry(text(chance), " (failed)")
+        rest = "" if found.std is None else f" ({text(found.std)})"
+        return Entry(text(found.mean), rest + (f", {len(r.failed)} failed" if r.failed else ""))
+
+    def _difference(self, r: GroupResult) -> str:
+        if (gap := r.difference) is None:
+            return "-"
+        mean, low, high = (self.metric.text(v, "+") for v in (gap.mean, gap.low, gap.high))
+        if gap.n == 1:
+            return f"{mean} (1 pair)"
+        few = "" if gap.n == len(r.outcomes) else f" ({gap.n} pairs)"
+        return f"{mean} [{low}, {high}]{few}"
+
     def _legend(self) -> list[str]:
-        lines = [f"mean (standard deviation) over seeds; final: of the last {SMOOTHED} evaluations"]
+        configs = [run.config for r in self.results for run in r.group.runs]
+        lines = [
+            f"{self.metric}: mean (standard deviation) over seeds; "
+            f"final: of the last {SMOOTHED} evaluations; {say_chosen_on(configs)}"
+        ]
         if self.target is not None:
             lines.append(
-                f"to the target: until the mean of the last {SMOOTHED} accuracies reaches it; "
+                f"to the target: until the mean of the last {SMOOTHED} evaluations reaches it; "
                 "MB sent up and down, by all clients"
             )
         if self.baseline is not None:
+            points = " in points" if self.metric.percent else ""
             lines.append(
-                "difference of final accuracies in points, paired by seed; p of a two-sided "
+                f"difference of final values{points}, paired by seed; p of a two-sided "
                 "paired t-test, not adjusted for the number of methods"
             )
         return lines
@@ -165,53 +204,55 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {
 }
 
 
-def compare(paths: Runs, *, target: float | None = None, baseline: str | None = None) -> Comparison:
+def compare(
+    paths: Runs,
+    *,
+    metric: str | None = None,
+    target: float | None = None,
+    baseline: str | None = None,
+) -> Comparison:
     """Compare runs, or all runs in folders: those that differ in their seed alone form a group.
 
-    ``target`` is an accuracy, 0.6 for 60 %; ``baseline`` the algorithm, or the name of the group,
-    that every other group of its task is compared with, seed by seed.
+    ``metric`` is one that was measured, if not given what the runs are judged by; ``target`` a
+    value of it, such as 0.6 for an accuracy of 60 %; ``baseline`` the algorithm, or the name of the
+    group, that every other group of its task is compared with, seed by seed.
     """
-    if target is not None and not 0 < target <= 1:
-        raise InputError(f"a target is a fraction such as 0.6, for 60 %; not {target:g}")
-    groups, notes = group(collect(paths))
-    results = [result(each, target) for each in groups]
+    runs = collect(paths)
+    scale = _metric(runs, metric)
+    _check_target(target, scale)
+    groups, notes = group(runs)
+    results = [result(each, scale, target) for each in groups]
     if baseline is not None:
         results, more = against(results, baseline)
         notes += more
-    told = (*_settings_notes(groups), *notes, *_run_notes(results))
-    return Comparison(tuple(results), target, baseline, told)
+    told = (*settings_notes(groups), *notes, *run_notes(results, scale))
+    return Comparison(tuple(results), scale, target, baseline, told)
 
 
-def _settings_notes(groups: Sequence[Group]) -> list[str]:
-    """In what the groups differ, besides their algorithms."""
-    differ = differing([g.settings for g in groups])
-    notes = []
-    if len(groups) > 1:
-        words = ["algorithm"] if "algorithm" in differ else []
-        others = {key: values for key, values in differ.items() if key != "algorithm"}
-        words += [f"{key} ({', '.join(map(str, values))})" for key, values in others.items()]
-        notes.append(f"the groups differ in: {'; '.join(words)}")
-    if len({g.seeds for g in groups}) > 1:
-        each = "; ".join(f"{g.name}: {', '.join(map(str, g.seeds))}" for g in groups)
-        notes.append(f"the groups have different seeds: {each}")
-    for key in INCIDENTAL:
-        values = {str(getattr(run.config, key)) for g in groups for run in g.runs}
-        if len(values) > 1:
-            notes.append(f"the runs differ in {key}: {', '.join(sorted(values))}")
-    return notes
+def _metric(runs: Sequence[Run], name: str | None) -> Scale:
+    """The metric to compare runs by, which each must have."""
+    if name is None:
+        own = {run.metric.name: run for run in reversed(runs)}
+        if len(own) > 1:
+            each = ", ".join(f"{run.path} by {metric}" for metric, run in own.items())
+            raise InputError(
+                f"these runs are judged by different metrics ({each}): "
+                "name the metric to compare them by, such as loss, which all have"
+            )
+        return runs[0].metric
+    for run in runs:
+        if name not in run.metrics:
+            raise unknown(f"metric of {run.path}", name, run.metrics)
+    return runs[0].metrics[name]
 
 
-def _run_notes(results: Sequence[GroupResult]) -> list[str]:
-    """What became of runs that did not finish."""
-    unfinished = [(r, o) for r in results for o in r.outcomes if o.status != "finished"]
-    return [f"{r.name}, seed {o.seed}: {_status(o.run)}" for r, o in unfinished]
-
-
-def _status(run: Run) -> str:
-    summary, done = run.summary, f"{len(run.records)} of {run.config.rounds} rounds"
-    if summary["status"] == "failed":
-        return f"failed after {done}: {summary.get('reason', 'no reason given')}"
-    return f"{summary['status']} after {done}, and left out"
+def _check_target(target: float | None, metric: Scale) -> None:
+    if target is None:
+        return
+    if metric.percent and not 0 < target <= 1:
+        raise InputError(f"a target is a fraction such as 0.6, for 60 %; not {target:g}")
+    if not math.isfinite(target):
+        raise InputError(f"a target is a value of {metric.name} to reach; not {target:g}")
 
 
 def _runs(r: GroupResult) -> list[dict[str, Any]]:
@@ -233,23 +274,6 @@ def _seeds(r: GroupResult) -> str:
     return str(finished) if finished == len(r.outcomes) else f"{finished} of {len(r.outcomes)}"
 
 
-def _accuracies(results: Sequence[GroupResult], field: str) -> list[Entry]:
-    """A column; a group with a run that failed has no rank: its mean leaves out the worst."""
-    cells = [_accuracy(r, r.spread(field)) for r in results]
-    return ranked(cells, [None if r.failed else r.spread(field).mean for r in results])
-
-
-def _accuracy(r: GroupResult, found: Spread) -> Entry:
-    if found.mean is None:
-        if not r.failed:
-            return Entry("-")
-        return Entry("failed") if r.chance is None else Entry(f"{100 * r.chance:.2f}", " (failed)")
-    rest = "" if found.std is None else f" ({100 * found.std:.2f})"
-    return Entry(
-        f"{100 * found.mean:.2f}", rest + (f", {len(r.failed)} failed" if r.failed else "")
-    )
-
-
 def _costs(results: Sequence[GroupResult], field: str, unit: float) -> list[Entry]:
     """A column of what it takes; a group has a rank if all its runs reach the target."""
     found = [(r.spread(field), len(r.outcomes)) for r in results]
@@ -265,15 +289,6 @@ def _cost(found: Spread, runs: int, unit: float) -> Entry:
     return Entry(
         f"{found.mean / unit:.1f}", rest + (f", {found.n} of {runs}" if found.n < runs else "")
     )
-
-
-def _difference(r: GroupResult) -> str:
-    if (gap := r.difference) is None:
-        return "-"
-    if gap.low is None or gap.high is None:
-        return f"{100 * gap.mean:+.2f} (1 pair)"
-    few = "" if gap.n == len(r.outcomes) else f" ({gap.n} pairs)"
-    return f"{100 * gap.mean:+.2f} [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]{few}"
 
 
 def _p_value(r: GroupResult) -> str:

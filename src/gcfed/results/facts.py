@@ -4,20 +4,17 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gcfed.results.summary import SMOOTHED
+from gcfed.core.metrics import Scale
 from gcfed.simulation.evaluation import Record
 
 if TYPE_CHECKING:
     from gcfed.results.run import Run
 
-FINAL = f"final: the mean of the last {SMOOTHED} evaluations"
-
-ROUND_COLUMNS = ("round", "test_accuracy", "test_loss", "train_loss", "update_norm")
-
 
 def facts(run: "Run") -> list[tuple[str, str]]:
     """The name and the value of what there is to say of a run as a whole."""
-    config, summary, made = run.config, run.summary, run.provenance
+    config, summary, made, metric = run.config, run.summary, run.provenance, run.metric
+    test = f"test_{metric.name}"
     return [
         ("algorithm", config.algorithm),
         ("data", config.dataset),
@@ -27,8 +24,8 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("seed", str(config.seed)),
         ("status", status_of(summary)),
         ("rounds", f"{len(run.records)} of {config.rounds}"),
-        ("final accuracy", f"{percent(summary.get('test_accuracy'))} % ({FINAL[7:]})"),
-        ("best accuracy", f"{percent(summary.get('test_accuracy_best'))} %"),
+        (f"final {metric.name}", metric.quantity(summary.get(test))),
+        (f"best {metric.name}", metric.quantity(summary.get(f"{test}_best"))),
         ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
         ("precision", config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
@@ -36,16 +33,21 @@ def facts(run: "Run") -> list[tuple[str, str]]:
     ]
 
 
-def last_rounds(records: Sequence[Record]) -> list[list[str]]:
-    """A row for each of the last five rounds, below `ROUND_COLUMNS`."""
-    return [[_number(line[column]) for column in ROUND_COLUMNS] for line in records[-5:]]
+def round_columns(metrics: Iterable[str]) -> tuple[str, ...]:
+    """What a table of rounds shows of a run that has these metrics."""
+    return ("round", *(f"test_{name}" for name in metrics), "train_loss", "update_norm")
 
 
-def round_note(lines: Iterable[Record]) -> str:
-    """What a progress bar says of a round of one or several runs: their test accuracies."""
-    scores = [line["test_accuracy"] for line in lines]
-    shown = " ".join(f"{100 * score:.1f}" for score in scores if score is not None)
-    return f"accuracy {shown} %" if shown else ""
+def last_rounds(records: Sequence[Record], columns: Sequence[str]) -> list[list[str]]:
+    """A row for each of the last five rounds."""
+    return [[_number(line[column]) for column in columns] for line in records[-5:]]
+
+
+def round_note(metric: Scale, lines: Iterable[Record]) -> str:
+    """What a progress bar says of a round of one or several runs: what they score in it."""
+    found = [line[f"test_{metric.name}"] for line in lines]
+    shown = " ".join(metric.text(value) for value in found if value is not None)
+    return f"{metric.name} {shown}{' %' if metric.percent else ''}" if shown else ""
 
 
 def status_of(summary: Mapping[str, Any]) -> str:
@@ -53,13 +55,6 @@ def status_of(summary: Mapping[str, Any]) -> str:
     if "reason" not in summary:
         return str(summary["status"])
     return f"{summary['status']} in round {summary['round']}: {summary['reason']}"
-
-
-def percent(mean: float | None, std: float | None = None) -> str:
-    """A fraction in percent, and its deviation where there is one."""
-    if mean is None:
-        return "-"
-    return f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}")
 
 
 def _pace(run: "Run") -> str:

@@ -1,20 +1,21 @@
 """What came out of runs, over their seeds, and against a baseline with the same seeds.
 
-Accuracies are fractions.  ``final`` is the mean of the last ten evaluations, as in the tables of
+Percentages are fractions.  ``final`` is the mean of the last ten evaluations, as in the tables of
 the GC-Fed paper; a target counts as reached in the first round whose moving average over ten
-evaluations (as in its figures) is there.
+evaluations (as in its figures) is at least as good.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gcfed.errors import InputError, unknown
+from gcfed.core.metrics import Scale
+from gcfed.errors import unknown
 from gcfed.results.captions import short
 from gcfed.results.groups import Group
 from gcfed.results.run import Run
-from gcfed.results.summary import SMOOTHED
+from gcfed.results.summary import SMOOTHED, summarize
 from gcfed.results.ttest import Paired, paired
 
 
@@ -48,7 +49,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What came out of a group; ``difference`` is to the final accuracy of the ``baseline``."""
+    """What came out of a group; ``difference`` is to the final values of the ``baseline``."""
 
     group: Group
     outcomes: tuple[Outcome, ...]
@@ -65,7 +66,7 @@ class GroupResult:
 
     @cached_property
     def chance(self) -> float | None:
-        """What guessing scores, where a run diverged: the paper's tables show such runs by it."""
+        """The accuracy of guessing, where a run diverged: the paper's tables show such runs so."""
         for outcome in self.failed:
             if outcome.run.summary.get("diverged"):
                 classes = outcome.run.provenance.get("partition", {}).get("classes")
@@ -74,37 +75,43 @@ class GroupResult:
 
     def spread(self, field: str) -> Spread:
         """Of one field of its outcomes, where it is known."""
-        found = (getattr(outcome, field) for outcome in self.outcomes)
-        values = [value for value in found if value is not None]
-        mean = statistics.fmean(values) if values else None
-        return Spread(len(values), mean, statistics.stdev(values) if len(values) > 1 else None)
+        return spread(getattr(outcome, field) for outcome in self.outcomes)
 
 
-def result(group: Group, target: float | None = None) -> GroupResult:
-    return GroupResult(group, tuple(outcome(run, target) for run in group.runs))
+def spread(values: Iterable[float | None]) -> Spread:
+    """The spread of those values that are known."""
+    known = [value for value in values if value is not None]
+    mean = statistics.fmean(known) if known else None
+    return Spread(len(known), mean, statistics.stdev(known) if len(known) > 1 else None)
 
 
-def outcome(run: Run, target: float | None = None) -> Outcome:
-    """What came out of a run; one that has not finished reaches no target."""
-    if run.summary["status"] != "finished":
+def result(group: Group, metric: Scale, target: float | None = None) -> GroupResult:
+    return GroupResult(group, tuple(outcome(run, metric, target) for run in group.runs))
+
+
+def outcome(run: Run, metric: Scale, target: float | None = None) -> Outcome:
+    """What came out of a run by this metric; one that has not finished reaches no target."""
+    summary, test = run.summary, f"test_{metric.name}"
+    if summary["status"] != "finished":
         return Outcome(run)
-    final, best = run.summary["test_accuracy"], run.summary["test_accuracy_best"]
-    if final is None:
-        raise InputError(f"{run.path} has no test accuracy to compare")
-    reached = None if target is None else rounds_to(run, target)
+    if f"{test}_best" not in summary:  # of a metric that the run is not judged by
+        summary = summarize(run.config, run.records, metric)
+    reached = None if target is None else rounds_to(run, metric, target)
     lines = run.records[: reached or 0]
     sent = sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+    final, best = summary[test], summary[f"{test}_best"]
     return Outcome(run, final, best, reached, sent if reached else None)
 
 
-def rounds_to(run: Run, target: float) -> int | None:
-    """How many rounds it takes until the moving average of the accuracies is ``target``."""
-    tested = [line for line in run.records if line["test_accuracy"] is not None]
-    averages = moving_average([line["test_accuracy"] for line in tested])
+def rounds_to(run: Run, metric: Scale, target: float) -> int | None:
+    """How many rounds it takes until the moving average of a metric is as good as ``target``."""
+    test, sign = f"test_{metric.name}", metric.sign
+    tested = [line for line in run.records if line[test] is not None]
+    averages = moving_average([line[test] for line in tested])
     reached = (
         line["round"] + 1
         for line, average in zip(tested, averages, strict=True)
-        if average >= target
+        if sign * average >= sign * target
     )
     return next(reached, None)
 

@@ -16,14 +16,15 @@ from gcfed.config.build import load_weights, make_module, read_dataset
 from gcfed.config.identity import normalised
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config, make, read
+from gcfed.core.metrics import Scale, named
 from gcfed.core.types import Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.display import html_table
 from gcfed.errors import InputError
 from gcfed.results import directory
 from gcfed.results.directory import best_model, read_lines
-from gcfed.results.facts import ROUND_COLUMNS, facts, last_rounds
-from gcfed.results.summary import summarize
+from gcfed.results.facts import facts, last_rounds, round_columns
+from gcfed.results.summary import judged_by, summarize
 from gcfed.simulation.evaluation import Record
 
 BATCH = 1000  # examples that a loaded model is shown at once
@@ -51,9 +52,22 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any]:
         if self.rounds is not None:
-            return {"status": "finished", **summarize(self.config, self.records)}
+            return {"status": "finished", **summarize(self.config, self.records, self.metric)}
         path = self.path / directory.SUMMARY
         return _json(path) if path.exists() else directory.RUNNING
+
+    @cached_property
+    def metrics(self) -> dict[str, Scale]:
+        """What was measured on its test set, what it is judged by first; older runs do not say."""
+        if "metrics" in self.provenance:
+            return {each["name"]: Scale(**each) for each in self.provenance["metrics"]}
+        first, loss = judged_by(self.config, Run(self.path).summary), named("loss").scale("loss")
+        return {first.name: first, loss.name: loss}
+
+    @property
+    def metric(self) -> Scale:
+        """What its rounds are chosen by, and what it is compared by with others."""
+        return next(iter(self.metrics.values()))
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -104,7 +118,7 @@ class Run:
         """The module after the round that was best when the last checkpoint was written."""
         path = best_model(self.path / directory.CHECKPOINTS)
         if path is None:
-            raise InputError(f"{self.path} holds no best model: no round has an accuracy yet")
+            raise InputError(f"{self.path} holds no best model: no round has been judged yet")
         return self._module(path)
 
     def logits(self, x: Any) -> Tensor:
@@ -131,9 +145,10 @@ class Run:
         return list(map(Run, paths))
 
     def _repr_html_(self) -> str:
+        columns = round_columns(self.metrics)
         tables = [
             html_table(("run", str(self.path)), facts(self)),
-            html_table(ROUND_COLUMNS, last_rounds(self.records)),
+            html_table(columns, last_rounds(self.records, columns)),
         ]
         return "\n".join(tables)
 

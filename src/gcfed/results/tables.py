@@ -40,6 +40,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Table:
+    """Columns, blocks of rows, and notes that stand below them."""
+
     columns: tuple[str, ...]
     blocks: tuple[Section, ...]
     notes: tuple[str, ...] = ()

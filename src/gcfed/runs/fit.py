@@ -1,6 +1,6 @@
 """The short way: one's own module and data, and a history to plot."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,15 +11,16 @@ from gcfed.config.build import Experiment, Given, build
 from gcfed.config.settings import make
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
+from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
 from gcfed.data.datasets.user import dataset_from
 from gcfed.display import html_table
 from gcfed.errors import InputError, unknown
 from gcfed.progress import progress as shown, say
 from gcfed.results.captions import short
-from gcfed.results.facts import ROUND_COLUMNS, last_rounds, round_note
+from gcfed.results.facts import last_rounds, round_columns, round_note
 from gcfed.runs.disk_memory import first_snapshot
-from gcfed.simulation.evaluation import Metric, Record
+from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.setup import cross_entropy
 
@@ -45,13 +46,14 @@ class History:
         return [row[name] for row in rows if row[name] is not None]
 
     def __repr__(self) -> str:
-        last = f"test_accuracy={self.records[-1]['test_accuracy']}"
+        name = f"test_{self.experiment.metric.name}"
+        last = f"{name}={self.records[-1][name]}"
         return (
             f"History of {len(self.records)} rounds of {self.experiment.config.algorithm}, {last}"
         )
 
     def _repr_html_(self) -> str:
-        config, last = self.experiment.config, last_rounds(self.records)
+        config, columns = self.experiment.config, round_columns(self.experiment.metrics)
         rows = [
             ("algorithm", config.algorithm),
             ("model", config.model),
@@ -60,13 +62,16 @@ class History:
             ("rounds", f"{len(self.records)} of {config.rounds}"),
             ("engine", _engine(self.experiment)),
         ]
-        return html_table(("history", ""), rows) + "\n" + html_table(ROUND_COLUMNS, last)
+        last = last_rounds(self.records, columns)
+        return html_table(("history", ""), rows) + "\n" + html_table(columns, last)
 
-    def plot(self, name: str = "test_accuracy") -> "Picture":
-        """A matplotlib figure of one number over the rounds."""
+    def plot(self, name: str | None = None) -> "Picture":
+        """A matplotlib figure of one number over the rounds; what the run is judged by."""
         from gcfed.results.plots import curves
 
-        return curves({self.experiment.config.algorithm: [self.records]}, name)
+        metrics = self.experiment.metrics
+        name = name or f"test_{self.experiment.metric.name}"
+        return curves({self.experiment.config.algorithm: [self.records]}, name, metrics=metrics)
 
 
 def fit(
@@ -76,7 +81,7 @@ def fit(
     *,
     algorithm: Algorithm | str = "gcfed",
     loss: Loss = cross_entropy,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Metrics | Sequence[str] | None = None,
     on_round: Callable[[Record], None] | None = None,
     progress: bool = True,
     **settings: Any,
@@ -85,10 +90,10 @@ def fit(
 
     ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
     tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
-    a text or an `Algorithm`.  ``loss`` and ``metrics`` (accuracy, where there are classes) map
-    logits and labels to a number for each example.  ``module`` itself is left as it is: the trained
-    copy is the history's.  ``progress`` says on standard error what the run will do and how far it
-    is.  A run that diverges raises `DivergedError`.
+    a text or an `Algorithm`.  ``loss`` maps logits and labels to a number for each example.
+    ``metrics`` are names, or such functions and `Metric` objects by name.  ``module`` itself is
+    left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
+    run will do and how far it is.  A run that diverges raises `DivergedError`.
     """
     _check(module, algorithm, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
@@ -97,6 +102,8 @@ def fit(
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm
+    if metrics is not None and not isinstance(metrics, Mapping):
+        settings["metrics"], metrics = metrics, None
     given = Given(
         algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
         module=module,
@@ -120,7 +127,7 @@ def fit(
             if experiment.probes:
                 probed.append(experiment.measure(server, result))
             server = result.server
-            tick(result.round + 1, round_note(records[-1:]))
+            tick(result.round + 1, round_note(experiment.metric, records[-1:]))
             if on_round is not None:
                 on_round(records[-1])
     trained = experiment.setup.model.module(server.params, server.buffers)

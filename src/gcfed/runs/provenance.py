@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def provenance(
         "seeds_together": [e.config.seed for e in together.values()],
         "runs_together": [os.path.relpath(other, path) for other in together],
         "initial_weights_sha256": weights_sha256({**server.params, **server.buffers}),
+        "metrics": [asdict(metric) for metric in experiment.metrics.values()],
         "partition": experiment.statistics.to_json(),
         "identity_sha256": digest(which),
         "identity": which,

@@ -15,7 +15,7 @@ from gcfed.errors import DivergedError, InputError
 from gcfed.files import append, write_atomically, write_json, write_text
 from gcfed.results import directory
 from gcfed.results.directory import read_lines
-from gcfed.results.summary import chosen_by, summarize
+from gcfed.results.summary import chosen_on, summarize
 from gcfed.runs.checkpoint import Best, Checkpoint, Checkpoints
 from gcfed.runs.disk_memory import delete_spilled, first_snapshot
 from gcfed.runs.journal import Journal, Mark
@@ -162,15 +162,17 @@ class RunWriter:
 
     def summarize(self) -> dict[str, Any]:
         ended = self.ended or {"status": "finished"}
-        summary = {**ended, **summarize(self.experiment.config, self.lines)}
+        made = self.experiment
+        summary = {**ended, **summarize(made.config, self.lines, made.metric)}
         write_json(self.path / directory.SUMMARY, summary)
         return summary
 
     def _is_best(self, line: Record) -> bool:
-        score = line[chosen_by(self.experiment.config)]
-        if score is None or score <= self._best_score:
+        metric = self.experiment.metric
+        value = line[f"{chosen_on(self.experiment.config)}_{metric.name}"]
+        if value is None or metric.sign * value <= self._best_score:
             return False
-        self._best_score = score
+        self._best_score = metric.sign * value
         return True
 
     def _save_model(self, server: Server, path: os.PathLike[str]) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.metrics import Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
@@ -19,27 +20,19 @@ from gcfed.kernels.layout import ChannelsLast, channels_last
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import RoundResult
 
-Metric = Callable[[Tensor, Tensor], Tensor]
-"""A number for each example, from logits and labels; what is reported is the mean."""
-
 Record = dict[str, Any]
 """A round in numbers, the same for two equal runs: a line of rounds.jsonl."""
 
 
-def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """Whether the largest logit is the label's."""
-    return logits.argmax(1) == y
-
-
 @dataclass(frozen=True)
 class TestSet:
-    """Examples to judge a model by, and the metrics beside the loss."""
+    """Examples to judge a model by, and the metrics beside the loss; the first counts most."""
 
     __test__ = False  # not one of pytest's
 
     x: Inputs
     y: Tensor
-    metrics: Mapping[str, Metric] = field(default_factory=lambda: {"accuracy": accuracy})
+    metrics: Metrics = field(default_factory=lambda: {"accuracy": accuracy()})
     batch_size: int | None = None  # as suits the model and the device
 
     def __post_init__(self) -> None:
@@ -55,7 +48,7 @@ def predict(setup: Setup, server: Server, x: Inputs) -> Output:
 
 
 def evaluate(setup: Setup, server: Server, test: TestSet) -> dict[str, float]:
-    """The mean over ``test`` of the loss and of each metric."""
+    """The loss and each metric on ``test``."""
     return evaluate_together(setup, [server], test)[0]
 
 
@@ -67,20 +60,25 @@ def evaluate_together(
     Each batch is prepared once for all of them, and nothing is read before the last is through, so
     that an accelerator need not be waited for.
     """
-    measures = {"loss": setup.loss, **test.metrics}
+    metrics = as_metrics({"loss": loss(), **test.metrics})
     size = test.batch_size or _batch_size(setup)
     models = [(tree.map(channels_last, server.params), server.buffers) for server in servers]
-    sums = torch.zeros(len(models), len(measures), dtype=torch.float64, device=test.y.device)
+    sums = [torch.zeros((), dtype=torch.float64, device=test.y.device) for _ in models]
+    widths: list[int] = []
     with torch.no_grad(), setup.arithmetic():
         for start in range(0, len(test.y), size):
             chunk = slice(start, start + size)
             x, y = ChannelsLast(setup.transform)(tree.take(test.x, chunk), None), test.y[chunk]
-            for total, model in zip(sums, models, strict=True):
+            for i, model in enumerate(models):
                 logits = _forward(setup, *model, x).logits
-                values = [measure(logits, y).reshape(len(y), -1) for measure in measures.values()]
-                total += torch.stack([v.double().mean(1).sum() for v in values])
-    means = (sums / len(test.y)).tolist()
-    return [dict(zip(measures, mean, strict=True)) for mean in means]
+                columns = [m.columns(logits, y, setup.loss) for m in metrics.values()]
+                widths = list(map(len, columns))
+                sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
+    means = [each.split(widths) for each in (torch.stack(sums) / len(test.y)).cpu()]
+    return [
+        {name: m.result(part) for (name, m), part in zip(metrics.items(), parts, strict=True)}
+        for parts in means
+    ]
 
 
 def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:

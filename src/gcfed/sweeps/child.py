@@ -22,7 +22,7 @@ from gcfed.simulation.evaluation import Record
 
 
 class CellJob(NamedTuple):
-    """A cell to train: runs to do together, and the accuracy to tell of."""
+    """A cell to train: runs to do together, and the number of their rounds to tell of."""
 
     number: int
     configs: tuple[Config, ...]

@@ -6,6 +6,7 @@ from typing import Any
 
 from gcfed.config.build import Experiment, build
 from gcfed.config.identity import digest, fingerprint, identity
+from gcfed.core.metrics import Scale
 from gcfed.engines import needs_cuda
 from gcfed.errors import InputError
 from gcfed.results.run import Run
@@ -18,9 +19,10 @@ from gcfed.sweeps.grid import Cell, Grid
 
 @dataclass(frozen=True)
 class CellPlan:
-    """A cell, the runs there are of its seeds, and what a round of one seed costs."""
+    """A cell, what it is judged by, the runs of its seeds, and what a round of one seed costs."""
 
     cell: Cell
+    metric: Scale
     runs: tuple[Run | None, ...]
     cost: RoundCost
     seconds: float | None
@@ -68,8 +70,6 @@ def plan(grid: Grid, store: RunStore, device: str) -> list[CellPlan]:
     for cell in grid.cells:
         where = f"{grid.where}: cell {cell.number} ({cell.name})"
         experiment = builder.build(cell, where, device)
-        if cell.candidate and "accuracy" not in experiment.tests["validation"].metrics:
-            raise InputError(f"{where}: [tune] selects by accuracy, and there are no classes")
         hashes = [builder.sha256(experiment, config.seed) for config in cell.configs]
         other = seen.setdefault(hashes[0], cell)
         if other is not cell:
@@ -81,7 +81,13 @@ def plan(grid: Grid, store: RunStore, device: str) -> list[CellPlan]:
         there = map(store.find_sha256, hashes, seeds)
         runs = tuple(None if run is None else run.until(cell.rounds) for run in there)
         plans.append(
-            CellPlan(cell, runs, builder.cost(experiment), pace.seconds(experiment, device))
+            CellPlan(
+                cell,
+                experiment.metric,
+                runs,
+                builder.cost(experiment),
+                pace.seconds(experiment, device),
+            )
         )
     return plans
 

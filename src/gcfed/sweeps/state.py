@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from gcfed.core.metrics import Scale
 from gcfed.results.run import Run
 from gcfed.sweeps.child import ChildMessage, Ended, Note, Ready, RoundsDone, Started
 from gcfed.sweeps.grid import Cell
@@ -20,11 +21,12 @@ OVER: tuple[CellStatus, ...] = ("done", "diverged", "failed")
 class CellState:
     """A cell on its way.
 
-    ``done`` and ``scores`` are its seeds' rounds and last accuracies, by their place; ``seen`` is
-    how many rounds of seeds this process saw, the first of them at ``first_round``.
+    ``done`` and ``scores`` are its seeds' rounds and last values of its metric, by their place;
+    ``seen`` is how many rounds of seeds this process saw, the first of them at ``first_round``.
     """
 
     cell: Cell
+    metric: Scale
     status: CellStatus = "waiting"
     reason: str | None = None
     trace: str | None = None
@@ -45,7 +47,7 @@ class CellState:
 
     @property
     def score(self) -> float | None:
-        """Its last accuracy, the mean over the seeds that have one."""
+        """The last value of its metric, the mean over the seeds that have one."""
         return sum(self.scores.values()) / len(self.scores) if self.scores else None
 
     @property
@@ -100,8 +102,9 @@ def found(plan: CellPlan) -> CellState:
     """A cell as a sweep finds it: over, if its runs are."""
     runs = [run for run in plan.runs if run is not None]
     if any(plan.left):
-        return CellState(plan.cell, runs=runs)
-    state = CellState(plan.cell, status_of(runs), _why(runs), None, runs[0].config.device, runs)
+        return CellState(plan.cell, plan.metric, runs=runs)
+    state = CellState(plan.cell, plan.metric, status_of(runs), _why(runs), runs=runs)
+    state.device = runs[0].config.device
     if timings := runs[0].timings:
         state.started = timings[0]["at"] - timings[0]["seconds"]
         state.finished = timings[-1]["at"]

@@ -10,7 +10,6 @@ from typing import Any
 from gcfed.display import html_table
 from gcfed.files import create_folder, write_json
 from gcfed.results.comparison import Comparison, compare
-from gcfed.results.facts import percent
 from gcfed.results.frame import frame
 from gcfed.results.run import Run, load_run
 from gcfed.runs.lock import locked
@@ -87,7 +86,7 @@ class Sweep:
 
     @property
     def selected(self) -> list[Selection]:
-        """With ``[tune]``: what was selected at each point of the grid, by validation accuracy."""
+        """With ``[tune]``: what was selected at each point of the grid, on validation examples."""
         return select(self.cells) if self.grid.is_tuned else []
 
     @property
@@ -98,9 +97,15 @@ class Sweep:
             over = [selection.best for selection in self.selected if selection.best is not None]
         return [run for state in self.cells if state in over for run in state.runs]
 
-    def compare(self, *, target: float | None = None, baseline: str | None = None) -> Comparison:
+    def compare(
+        self,
+        *,
+        metric: str | None = None,
+        target: float | None = None,
+        baseline: str | None = None,
+    ) -> Comparison:
         """Its runs side by side."""
-        return compare(self.runs, target=target, baseline=baseline)
+        return compare(self.runs, metric=metric, target=target, baseline=baseline)
 
     def frame(self) -> Any:
         """A pandas DataFrame with a row a round of its runs."""
@@ -122,11 +127,11 @@ class Sweep:
                 str(state.cell.number),
                 *(str(state.cell.settings[key]) for key in keys),
                 state.status if state.reason is None else f"{state.status}: {state.reason}",
-                percent(self._final(state)),
+                state.metric.quantity(self._final(state)),
             ]
             for state in self.cells
         ]
-        return html_table(("cell", *keys, "status", f"{self._score} (%)"), rows)
+        return html_table(("cell", *keys, "status", self._score(self.cells[0])), rows)
 
     def to_json(self) -> dict[str, Any]:
         """The record."""
@@ -140,14 +145,13 @@ class Sweep:
             "selected": [selection.to_json() for selection in self.selected],
         }
 
-    @property
-    def _score(self) -> str:
-        """What cells are judged by."""
-        return "validation_accuracy" if self.grid.is_tuned else "test_accuracy"
+    def _score(self, state: CellState) -> str:
+        """What a cell is judged by."""
+        return f"{'validation' if self.grid.is_tuned else 'test'}_{state.metric.name}"
 
     def _final(self, state: CellState) -> float | None:
         """The mean over the seeds of a cell that is done; the others have none."""
-        found = [run.summary.get(self._score) for run in state.runs]
+        found = [run.summary.get(self._score(state)) for run in state.runs]
         known = [score for score in found if score is not None]
         return statistics.fmean(known) if known and state.status == "done" else None
 
@@ -155,8 +159,10 @@ class Sweep:
         write_json(self.path, self.to_json())
 
     def _jobs(self) -> list[CellJob]:
-        todo = [s.cell for s in self.cells if s.status not in ("done", "diverged")]
-        return [CellJob(cell.number, cell.configs, self.store.folder, self._score) for cell in todo]
+        todo = [s for s in self.cells if s.status not in ("done", "diverged")]
+        return [
+            CellJob(s.cell.number, s.cell.configs, self.store.folder, self._score(s)) for s in todo
+        ]
 
     def _began_on(self) -> dict[int, str]:
         """The devices of cells of which there are runs."""

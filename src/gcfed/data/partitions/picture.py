@@ -22,6 +22,7 @@ Kind = Literal["bubble", "stack"]
 
 INK, RULE = "#333333", "#e6e6e6"
 SMALLEST_DISC = 1.5
+LEGEND_SIZE = 8  # points
 PANELS_IN_A_ROW = 4
 PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1"]
 PALETTE += ["#76b7b2", "#edc948", "#9c755f", "#ff9da7", "#8a8d93"]
@@ -182,9 +183,12 @@ def _ticks(axis: Axis, names: Sequence[str]) -> None:
 def _legend(figure: Picture, look: _Look) -> None:
     """What an axis does not say: how many examples a disc is, or which class a colour is."""
     handles: Sequence[Line2D | Patch]
+    spacing = 0.5
     if look.kind == "bubble":
         sizes = sorted({_round_number(look.largest / part) for part in (20, 5, 1)})
-        handles = [_disc(size, look) for size in sizes]
+        handles = discs = [_disc(size, look) for size in sizes]
+        touching = sum(disc.get_markersize() for disc in discs[-2:]) / 2
+        spacing = max(0.9, touching / LEGEND_SIZE - 0.7)  # in lines, of which each has one already
     elif len(look.names) <= 20:
         pairs = zip(look.names, look.colours, strict=True)
         handles = [Patch(color=colour, label=name) for name, colour in pairs][::-1]
@@ -197,9 +201,9 @@ def _legend(figure: Picture, look: _Look) -> None:
         title=title,
         frameon=False,
         labelcolor=INK,
-        fontsize=8,
+        fontsize=LEGEND_SIZE,
         title_fontsize=9,
-        labelspacing=0.9 if look.kind == "bubble" else 0.5,
+        labelspacing=spacing,
     )
 
 

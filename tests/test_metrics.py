@@ -1,0 +1,280 @@
+"""Metrics with a direction: what a run is judged by, chosen by, compared by, and shown by."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_runs import LOSS, make_run, make_runs
+from running import TINY, flags, lines, tiny
+from torch import nn
+
+from gcfed import DATASETS, METRICS, InputError, compare, fit, load_run, resume, run, sweep
+from gcfed.core.metrics import Scale, as_metrics, named
+from gcfed.results.directory import best_model
+
+pytest_plugins = ["running"]
+pytestmark = pytest.mark.usefixtures("float32", "registries")
+
+OLD = Path(__file__).parent / "old_runs"
+SETTINGS = {"clients": 6, "cohort": 3, "partition": "iid", "rounds": 4, "engine": "sequential"}
+PLUGIN = """
+import gcfed
+
+
+@gcfed.METRICS.register("doubt")
+def doubt():
+    '''How much the largest probability lacks to one.'''
+    return gcfed.Metric(lambda logits, y: 1 - logits.softmax(1).amax(1), better="lower")
+"""
+
+
+def squares(outputs, y):
+    return (outputs[:, 0] - y).square()
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    """A file of numbers that lie on a line, but for some noise."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 4)).astype(np.float32)
+    y = (x @ [1.0, -2.0, 0.5, 3.0] + 5 + 0.1 * rng.normal(size=150)).astype(np.float32)
+    path = tmp_path / "numbers.npz"
+    np.savez(path, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
+    return DATASETS.parse(f"npz(path={str(path)!r})")(tmp_path)
+
+
+def value(metric, logits, y, loss=squares):
+    return metric.result(torch.stack([c.mean() for c in metric.columns(logits, y, loss)]))
+
+
+# what a metric is
+
+
+def test_r2_is_the_share_of_variance_that_is_explained():
+    y = torch.tensor([[1.0, 10.0], [2.0, 30.0], [3.0, 50.0], [6.0, 10.0]])
+    outputs = y + torch.tensor([[0.5, -1.0], [0.0, 2.0], [-0.5, 0.0], [1.0, 3.0]])
+    error, spread = (outputs - y).square().sum(0), (y - y.mean(0)).square().sum(0)
+    assert value(named("r2"), outputs, y) == pytest.approx((1 - error / spread).mean().item())
+    assert value(named("r2"), y[:, :1], y[:, 0]) == pytest.approx(1)
+    assert value(named("r2"), y.mean(0).expand(4, 2), y) == pytest.approx(0)
+
+
+def test_perplexity_is_the_exponential_of_the_mean_loss():
+    """Of tokens: a row of losses for each example, which counts by its mean."""
+    losses = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
+    found = value(named("perplexity"), losses, torch.zeros(2), lambda logits, y: logits)
+    assert found == pytest.approx(np.exp(1))
+
+
+def test_of_a_plain_function_higher_is_better():
+    found = as_metrics({"mine": squares, "loss": named("loss")})
+    assert [found[name].better for name in found] == ["higher", "lower"]
+    assert found["mine"].scale("mine") == Scale("mine", "higher", percent=False)
+
+
+def test_what_makes_no_metric_is_refused():
+    METRICS.register("plain")(squares)
+    METRICS.register("number")(lambda: 3)
+    with pytest.raises(InputError, match=r"metric plain cannot be made: .*missing 2 required"):
+        named("plain")
+    with pytest.raises(InputError, match="metric number gave a int, where a Metric belongs"):
+        named("number")
+
+
+def test_values_as_tables_show_them():
+    accuracy, loss = named("accuracy").scale("accuracy"), named("loss").scale("loss")
+    assert (accuracy.text(0.7396), accuracy.text(0.02, "+")) == ("73.96", "+2.00")
+    assert (loss.text(0.00012346), loss.text(-1.5, "+")) == ("0.000123", "-1.5000")
+    assert (accuracy.quantity(0.5), loss.quantity(0.5), accuracy.quantity(None)) == (
+        *("50.00 %", "0.5000", "-"),
+    )
+    assert (str(accuracy), str(loss)) == ("accuracy", "loss (lower is better)")
+
+
+# runs
+
+
+def test_a_regression_is_judged_by_r2(numbers):
+    named_r2 = fit(nn.Linear(4, 1), numbers, loss=squares, metrics=["r2", "loss"], **SETTINGS)
+    x, y = numbers.test
+    outputs = named_r2.module(x)[:, 0].detach().double()
+    error, spread = (outputs - y).square().sum(), (y.double() - y.double().mean()).square().sum()
+    assert named_r2["test_r2"][-1] == pytest.approx((1 - error / spread).item(), rel=1e-4)
+    assert repr(named_r2).endswith(f"test_r2={named_r2['test_r2'][-1]}")
+    assert named_r2.plot().axes[0].get_ylabel() == "test r2"
+    metrics = {"r2": METRICS["r2"]()}
+    given = fit(nn.Linear(4, 1), numbers, loss=squares, metrics=metrics, **SETTINGS)
+    assert given.experiment.metric == Scale("r2")
+    assert list(given.records[0]) == list(named_r2.records[0])
+
+
+def test_without_classes_the_loss_is_what_counts(numbers):
+    history = fit(nn.Linear(4, 1), numbers, loss=squares, **SETTINGS)
+    assert history.experiment.metric == LOSS
+    assert history.plot().axes[0].get_ylabel() == "test loss"
+    assert "test_loss=" in repr(history)
+
+
+def test_the_best_round_has_the_smallest_loss(tmp_path):
+    """On classes, with a learning rate at which the loss goes up and down."""
+    config = tiny(metrics=("loss",), rounds=8, lr=1.0, checkpoint_every=3)
+    summary = run(config, tmp_path / "a")
+    found = lines(tmp_path / "a")
+    best = min(found, key=lambda line: line["test_loss"])
+    assert 0 < best["round"] < 7
+    assert (summary["metric"], summary["chosen_on"]) == ("loss", "test")
+    assert summary["best_round"] == best["round"]
+    assert summary["test_loss_best"] == best["test_loss"]
+    assert summary["test_loss_last"] == found[-1]["test_loss"]
+    assert summary["test_loss"] == pytest.approx(np.mean([line["test_loss"] for line in found]))
+    assert "test_accuracy" not in summary
+    kept = best_model(tmp_path / "a" / "checkpoints")
+    assert kept.stem.split("-")[1] == f"{best['round'] + 1:08}"
+    resume(tmp_path / "a", rounds=9)
+    assert best_model(tmp_path / "a" / "checkpoints").name == kept.name
+
+
+def test_the_best_round_is_chosen_on_validation_examples_where_there_are_some(tmp_path):
+    summary = run(tiny(metrics="loss", validation=0.2, rounds=6, lr=1.0), tmp_path / "a")
+    best = min(lines(tmp_path / "a"), key=lambda line: line["validation_loss"])
+    assert summary["chosen_on"] == "validation"
+    assert summary["best_round"] == best["round"]
+    assert summary["test_loss_best"] == best["test_loss"]
+    assert "best: chosen on validation examples" in str(compare(tmp_path))
+
+
+def test_the_default_changes_no_identity(tmp_path):
+    """So runs of before are found; other metrics make another run, for its lines are others."""
+    run(tiny(), tmp_path / "default")
+    run(tiny(metrics=("loss",)), tmp_path / "other")
+    default, other = (load_run(tmp_path / name).provenance for name in ("default", "other"))
+    assert "metrics" not in default["identity"]
+    assert other["identity"]["metrics"] == ["loss"]
+    assert [metric["name"] for metric in default["metrics"]] == ["accuracy", "loss"]
+
+
+def test_metrics_are_written_as_lists_or_as_text():
+    assert tiny(metrics=["loss", "accuracy"]).metrics == ("loss", "accuracy")
+    assert tiny(metrics="loss, top(k=1, of=2) , r2").metrics == ("loss", "top(k=1, of=2)", "r2")
+
+
+def test_runs_of_before_are_read_by_their_accuracy_or_their_loss(tmp_path):
+    for path in OLD.glob("fedavg*seed-0*"):
+        shutil.copytree(path, tmp_path / "old")
+    old = load_run(tmp_path / "old")
+    assert "metric" not in old.summary
+    assert list(old.metrics) == ["accuracy", "loss"]
+    assert compare(tmp_path).results[0].outcomes[0].final == old.summary["test_accuracy"]
+    summary = old.summary | {"test_accuracy": None}
+    (tmp_path / "old" / "summary.json").write_text(json.dumps(summary))
+    assert load_run(tmp_path / "old").metric == LOSS
+    last = [line["test_loss"] for line in old.records][-10:]
+    (row,) = compare(tmp_path).rows()
+    assert row["final_mean"] == pytest.approx(np.mean(last))
+    assert row["best_mean"] == min(last)
+
+
+# comparisons
+
+
+@pytest.fixture
+def losses(tmp_path):
+    make_runs(tmp_path / "a", [1.0, 1.2], algorithm="fedavg", metric=LOSS)
+    make_runs(tmp_path / "b", [0.5, 0.9], algorithm="gcfed", metric=LOSS)
+    return tmp_path
+
+
+def test_the_smallest_loss_ranks_first(losses):
+    found = compare(losses, baseline="fedavg")
+    table = found.table()
+    assert table.columns[2:4] == ("final", "best")
+    base, other = table.blocks[0].rows
+    assert (base[2].value, base[2].mark) == ("1.1000", "second")
+    assert (other[2].value, other[2].rest, other[2].mark) == ("0.7000", " (0.2828)", "best")
+    assert other[4].value.startswith("-0.4000 [")
+    assert "loss (lower is better): mean" in str(found)
+    assert "in points" not in str(found)
+    assert found.plot().axes[0].get_ylabel() == "test loss"
+    assert json.loads(found.render("json"))["better"] == "lower"
+
+
+def test_rounds_to_a_loss(tmp_path):
+    make_run(tmp_path / "a", [4.0, 2.0, 0.0], metric=LOSS)
+    (outcome,) = compare(tmp_path, target=3.0).results[0].outcomes
+    assert outcome.rounds_to_target == 2
+    assert compare(tmp_path, target=3).table().columns[4] == "rounds to 3"
+    with pytest.raises(InputError, match="a value of loss to reach; not nan"):
+        compare(tmp_path, target=float("nan"))
+
+
+def test_runs_judged_by_different_metrics(losses, gcfed):
+    make_run(losses / "c", [0.5], algorithm="fedprox")
+    answer = gcfed("compare", losses)
+    assert answer.code == 2
+    assert "c by accuracy" in answer.err and "name the metric" in answer.err
+    assert [r.spread("final").mean for r in compare(losses, metric="loss").results] == [
+        *(pytest.approx(1.1), pytest.approx(0.7), 1.0)
+    ]
+    shown = gcfed("compare", losses, "--metric", "loss")
+    assert shown.out == compare(losses, metric="loss").render()
+    with pytest.raises(InputError, match=r"unknown metric of .*a/seed-0: 'accuracy'"):
+        compare(losses, metric="accuracy")
+
+
+def test_diverged_runs_have_the_level_of_chance_in_accuracy_alone(tmp_path):
+    ended = {"reason": "not finite", "diverged": True}
+    make_run(tmp_path / "a", [0.9], metric=LOSS, status="failed", ended=ended)
+    (row,) = compare(tmp_path).table().blocks[0].rows
+    assert row[2].value == "failed"
+
+
+# the command line
+
+
+def test_a_metric_of_a_plugin(gcfed, tmp_path):
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    words = flags(metrics='["doubt", "accuracy"]', rounds=3)
+    answer = gcfed("run", *words, "--plugin", "mine.py", "--seeds", "0,1", "--out", "a")
+    assert answer.code == 0, answer.err
+    assert "fedavg: round 3 of 3  doubt 0." in answer.err
+    assert "doubt (lower is better): mean" in answer.out
+    found = lines(tmp_path / "a" / "seed-0")
+    assert list(found[0])[1:5] == ["test_accuracy", "test_loss", "test_doubt", "tested"]
+    assert found[0]["test_accuracy"] is not None
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["metric"] == "doubt"
+    first = summary["runs"][0]
+    assert first["test_doubt_best"] == min(line["test_doubt"] for line in found)
+    METRICS._entries.pop("doubt")  # a run says itself how its metric is read
+    assert f" {summary['test_doubt_mean']:.4f} (" in gcfed("compare", "a").out
+    assert compare(tmp_path / "a").metric == Scale("doubt", "lower")
+    assert f"final doubt      {first['test_doubt']:.4f}" in gcfed("show", "a/seed-0").out
+
+
+def test_seeds_are_shown_by_their_metric(gcfed, tmp_path):
+    answer = gcfed(
+        "run", *flags(metrics="loss", rounds=1), "--seeds", "0,1", "--out", "a", "--json"
+    )
+    summary = json.loads(answer.out)
+    found = [run["test_loss"] for run in summary["runs"]]
+    assert summary["test_loss_mean"] == pytest.approx(np.mean(found))
+    rows = gcfed("show", "a").out.splitlines()
+    assert rows[1].split()[-4:] == ["loss", *[f"{found[0]:.4f}"] * 2, "seed-0"]
+    assert rows[-1].endswith("best: chosen on the test set")
+
+
+def test_tuning_selects_the_smallest_loss(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    grid = {**TINY, "metrics": ["loss"], "validation": 0.2, "tune": {"lr": [1e-9, 0.1]}}
+    made = sweep(grid, devices="cpu")
+    (selection,) = made.selected
+    assert selection.scores[1] < selection.scores[0]
+    assert selection.best.cell.candidate == {"lr": 0.1}
+    assert selection.to_json()["validation_loss"] == selection.score == selection.scores[1]
+    assert made.compare().metric == LOSS
+    assert {state.score for state in made.cells} == {
+        run.records[-1]["validation_loss"] for state in made.cells for run in state.runs
+    }
