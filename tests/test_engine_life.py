@@ -14,6 +14,7 @@ from gcfed import (
     Algorithm,
     Engine,
     InputError,
+    Model,
     Sequential,
     Workers,
     fit,
@@ -23,7 +24,7 @@ from gcfed import (
     start,
 )
 from gcfed.algorithms import GCFed
-from gcfed.engines import needs_cuda
+from gcfed.engines import choose, needs_cuda
 from gcfed.engines.shared_memory import allocated, lay_into, shape
 
 pytest_plugins = ["running"]
@@ -236,3 +237,19 @@ def test_tensors_in_shared_memory_are_seen_by_every_process():
     assert len(shared_memory()) > 0
     del first, many, flag, again, child
     assert not shared_memory()
+
+
+@pytest.mark.parametrize(
+    ("layers", "batch_size", "name", "reason"),
+    [
+        ([nn.Conv2d(1, 2, 3)], 50, "streams", "side by side"),
+        ([nn.Conv2d(1, 2, 3)], 10, "vectorized", "together"),
+        ([nn.Linear(2, 2)], 50, "vectorized", "together"),
+        ([nn.Linear(2, 2), nn.BatchNorm1d(2)], 50, "sequential", "batch statistics (1)"),
+    ],
+)
+def test_what_suits_an_accelerator(layers, batch_size, name, reason):
+    """Asked of a model that has no memory at all, as anywhere but on a CPU."""
+    model = Model(nn.Sequential(*layers)).to(torch.device("meta"))
+    chosen = choose("auto", model, batch_size)
+    assert chosen.name == name and reason in chosen.reason

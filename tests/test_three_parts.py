@@ -44,7 +44,7 @@ def train_alone(setup, server, memory, t, client):
         key=keys.of_clients(setup.schedule.seed, t, [client]),
     )
     job = Job(setup.client_task, cohort, Batches(DataHandle(own), [plan]), 1)
-    (trained,) = setup.chosen.engine([job])
+    (trained,) = setup.chosen.make()([job])
     return trained, memory.scatter([client], trained.upload.memory)
 
 

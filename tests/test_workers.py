@@ -19,6 +19,7 @@ from gcfed import (
     AdamW,
     Algorithm,
     FederatedData,
+    Sequential,
     Workers,
     parse,
     run_round,
@@ -28,7 +29,15 @@ from gcfed import (
 )
 from gcfed.algorithms import ALGORITHMS, GCFed
 from gcfed.config.plugins import load_plugin
+from gcfed.core import tree
+from gcfed.core.batches import DataHandle
+from gcfed.core.client import RECEIVED
+from gcfed.engines.fresh_worker import _trainer, packed
+from gcfed.engines.lineup import copy as copy_to
+from gcfed.engines.shared_memory import allocated, lay_into
 from gcfed.engines.worker_pool import WorkerPool
+from gcfed.engines.workers import _brief
+from gcfed.simulation.round import prepare
 
 
 @pytest.fixture
@@ -88,9 +97,25 @@ def test_fewer_clients_are_trained_by_the_same_processes(workers, make_setup, cl
     assert pids[0] == pids[1] == pids[2]
 
 
-def test_a_step_is_traced(workers, make_setup):
-    next(iter(simulate(make_setup(GCFed(), engine=workers))))
-    assert workers._program.gradients is not None
+def test_what_a_process_is_sent_is_enough_to_train(make_setup, close):
+    """Here, without a process: a client is trained from what is packed and what is shared."""
+    setup = make_setup(parse("scaffold + gcfed"))
+    job = prepare(setup, *start(setup), 0, [3, 7, 8])
+    examples = job.batches.data.examples
+    brief, gradients = _brief([job])
+    assert brief.traced and gradients is not None
+    shapes = brief.shapes(examples)
+    with allocated(shapes) as file:
+        ours = lay_into(file, shapes)
+        trainer = _trainer(file, packed(brief, shapes, [DataHandle(examples)]))
+    copy_to(ours.examples, (examples,))
+    for field, to in ours.cohorts[0]._asdict().items():
+        n = 1 if field in RECEIVED else 3
+        tree.map(lambda a, b, n=n: a[:n].copy_(b[:n]), to, getattr(job.cohort, field))
+    for k, plan in enumerate(job.batches.plans):
+        trainer.train(0, k, plan)
+    (expected,) = Sequential()([job])
+    close(tree.take(ours.trained[0], slice(3)), expected)
 
 
 def test_batchnorm_trains_without_a_trace(workers, run, close):
