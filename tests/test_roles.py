@@ -6,11 +6,20 @@ import pytest
 import torch
 from torch import nn, optim
 
-from gcfed import InputError, Model, Role, centralize, centralize_gradients, parse, roles_of
+from gcfed import Config, InputError, Model, Role, centralize, centralize_gradients, parse, roles_of
 from gcfed.algorithms import GCFed, GlobalGC, LocalGC
 from gcfed.algorithms.centralized import describe
-from gcfed.core.centralization import AVERAGED, centralize_update, centralized_names
+from gcfed.config.build import build
+from gcfed.config.identity import identity
+from gcfed.core.centralization import (
+    AVERAGED,
+    centralize_update,
+    centralized_names,
+    goes_by_axes,
+)
 from gcfed.models import MODELS
+
+pytest_plugins = ["running"]
 
 
 class Conv1D(nn.Module):
@@ -297,6 +306,53 @@ def test_describe_says_what_happens_to_each_parameter(net):
     assert not any(p.server for p in shown.values())
     everywhere = describe(Model(net), GCFed(min_ndim=1, spared=("fc2",))).parameters
     assert [p.name for p in everywhere if not p.server] == ["fc2.weight", "fc2.bias"]
+
+
+def test_runs_that_roles_change_are_other_runs():
+    def numerics(algorithm, shape):
+        dataset = f"synthetic(train=40, test=10, shape={shape})"
+        config = Config(algorithm=algorithm, dataset=dataset, model="mlp", clients=9, device="cpu")
+        return identity(build(config)).get("numerics")
+
+    changed, same = (1,), (1, 8, 8)  # mlp's first layer has one input per output, or 64
+    assert numerics("gcfed", changed) == {"algorithm gcfed": 2}
+    both = numerics("fedprox + localgc + globalgc", changed)
+    assert both == {"algorithm localgc": 2, "algorithm globalgc": 2}
+    assert numerics("gcfed", same) is numerics("fedprox", changed) is None
+
+
+@pytest.mark.parametrize("min_ndim", [1, 2, 3])
+@pytest.mark.parametrize("axis", AVERAGED)
+@pytest.mark.parametrize("case", LAYERS)
+def test_what_went_by_axes_before_is_known(case, axis, min_ndim):
+    make, name, _, _ = LAYERS[case]
+    role = only(make(), name)
+    x = torch.randn(dict(make().named_parameters())[name].shape)
+    by_roles, by_axes = (centralize(x, axis, min_ndim, known) for known in (role, None))
+    assert goes_by_axes(x.shape, axis, min_ndim, role) == torch.allclose(by_roles, by_axes)
+    assert not goes_by_axes(torch.Size((4, 1)), axis, 2, Role("linear"))
+    assert not goes_by_axes(torch.Size((4, 5)), axis, 1, Role("embedding"))
+
+
+@pytest.mark.filterwarnings("always:.*freezes")
+def test_inspect_lists_the_parameters(gcfed):
+    lines = gcfed("inspect", "mlp(hidden=(4,))", "--algorithm", "gcfed(lam=0.5)").out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines}
+    assert rows["fc1.weight"] == ["4x784", "linear", "0", "784", "no", "yes", "yes"]
+    assert rows["fc2.weight"] == ["10x4", "linear", "0", "4", "yes", "no", "yes"]
+    assert lines[-1].endswith("of 4 parameters, Local GC centralizes 1 and Global GC 2")
+    frozen = gcfed("inspect", "cnn", "--algorithm", "localgc(axis='position')")
+    assert frozen.code == 0 and "freezes conv1.weight" in frozen.err
+    assert gcfed("inspect", "cnnn").code == gcfed("inspect", "cnn", "--dataset", "cifar").code == 2
+
+
+def test_inspect_makes_a_model_that_cannot_be_made_without_values(gcfed, registries):
+    @MODELS.register("computing")
+    def computing(shape, num_classes):
+        assert torch.ones(1).item() == 1
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, num_classes))
+
+    assert "1.weight   10x784" in gcfed("inspect", "computing").out
 
 
 def test_a_loop_of_ones_own_knows_the_roles_of_a_module():

@@ -93,6 +93,17 @@ def averaged_axes(shape: torch.Size, axis: Axis, min_ndim: int, role: Role) -> t
     return tuple(sorted(first + d for d in as_stored[AVERAGED[axis]]))
 
 
+def goes_by_axes(shape: torch.Size, axis: Axis, min_ndim: int, role: Role) -> bool:
+    """Whether P is what it was before there were roles, when it went by numbers of axes alone."""
+    ndim = len(shape)
+    before = range(ndim)[AVERAGED[axis if ndim > 2 else "output"] if ndim > 1 else slice(0, 1)]
+    if ndim < max(min_ndim, 1):
+        before = range(0)
+    first = int(role.groups > 1)
+    now = [d - first for d in averaged_axes(shape, axis, min_ndim, role)]
+    return now == list(before) and not (role.groups > 1 and axis == "input")
+
+
 def centralized_names(
     params: Mapping[str, Tensor],
     roles: Mapping[str, Role],
