@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.identity import LAST_BITS, WAYS
+from gcfed.config.identity import LAST_BITS, WAYS, shortened
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.results.captions import short
@@ -57,6 +57,8 @@ def collect(paths: Runs) -> list[Run]:
 def settings_of(run: Run) -> dict[str, Any]:
     """What a run has in common with those that differ from it in their seed alone."""
     values = run.config.model_dump(mode="json", exclude=APART)
+    # an argument that a later version gave to an algorithm sets no runs apart
+    values |= shortened({"algorithm": values["algorithm"]})
     made_of = {n: _short(run.identity[key]) for key, n in RECORDED.items() if key in run.identity}
     return {**values, **made_of}
 
