@@ -27,7 +27,7 @@ for number in range(10):
     for k in torch.randperm(len(clients))[:2].tolist():  # partial participation
         local = copy.deepcopy(model)
         optimizer = optim.SGD(local.parameters(), lr=0.05, momentum=0.9)
-        centralize_gradients(optimizer, local[0].parameters())  # Local GC, but for the head
+        centralize_gradients(optimizer, local[0])  # Local GC, but for the head
         x, y = clients[k]
         for rows in torch.randperm(len(y)).split(50):
             optimizer.zero_grad()

@@ -24,7 +24,7 @@ class Classifier(nn.Module):
 torch.manual_seed(0)
 model = Classifier()
 optimizer = optim.AdamW(model.parameters(), lr=3e-3)
-handle = centralize_gradients(optimizer, model.encoder.parameters())  # any torch.optim optimizer
+handle = centralize_gradients(optimizer, model.encoder)  # any torch.optim optimizer
 
 tokens = torch.randint(8, (2000, 12))
 labels = ((tokens == 1).sum(1) > (tokens == 2).sum(1)).long()

@@ -42,7 +42,7 @@ class Drift(Probe):
         units = flat / norms[:, None]
         n, total = len(rows), units.sum(0).square().sum()
         one = tree.map(lambda d: d.mean(0), deltas)
-        removed = tree.sub(one, centralize_update(one))
+        removed = tree.sub(one, centralize_update(one, roles=seen.setup.model.roles))
         return {
             "norm": norms.mean().item(),
             "mean_norm": mean.norm().item(),

@@ -11,6 +11,7 @@ from gcfed.cli.check import check
 from gcfed.cli.compare import compare
 from gcfed.cli.demo import demo
 from gcfed.cli.exits import INVALID
+from gcfed.cli.inspect import inspect
 from gcfed.cli.list import list_
 from gcfed.cli.resume import resume
 from gcfed.cli.run import run
@@ -28,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
-for command in (demo, run, resume, verify, show, compare, sweep, check):
+for command in (demo, run, resume, verify, show, compare, sweep, check, inspect):
     app.command()(command)
 app.command("list")(list_)
 

@@ -245,6 +245,15 @@ def make_module(
         torch.set_default_dtype(default)
 
 
+def module_for(text: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
+    """The model that ``text`` names, made to read the examples of a data set."""
+    x = dataset.train.x
+    if isinstance(x, dict):
+        raise InputError(f"model {text} reads one tensor; this data set has several")
+    shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
+    return make_module(text, shape, dataset.num_classes, dtype=dtype, seed=seed)
+
+
 def read_dataset(text: str, folder: str | Path | None) -> Dataset:
     """The data set that ``text`` names."""
     root = data_dir(None if folder is None else Path(folder))
@@ -257,11 +266,7 @@ def _dataset(config: Config) -> Dataset:
 
 def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
     if module is None:
-        x, seed = dataset.train.x, _first(config.init_seed, config.seed)
-        if isinstance(x, dict):
-            raise InputError(f"model {config.model} reads one tensor; this data set has several")
-        shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
-        module = make_module(config.model, shape, dataset.num_classes, dtype=dtype, seed=seed)
+        module = module_for(config.model, dataset, seed=_first(config.init_seed, config.seed))
     elif config.init is not None:
         module = copy.deepcopy(module)  # it is the caller's
     if config.init is not None:

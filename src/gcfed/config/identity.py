@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gcfed.algorithms import ALGORITHMS, spec
+from gcfed.algorithms.centralized import AbstractGC
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
@@ -145,6 +146,12 @@ def _numerics(experiment: Experiment) -> dict[str, int]:
     made_of = {
         f"{registry.kind} {name}": registry.numerics(name) for registry, name in _used(experiment)
     }
+    model = experiment.setup.model
+    for part in parts(experiment.setup.algorithm):
+        # runs of a model that is now centralized otherwise, and of no other, are other runs
+        name = ALGORITHMS.name_of(type(part))
+        if isinstance(part, AbstractGC) and not part.goes_by_axes(model.params, model.roles):
+            made_of[f"algorithm {name}"] = 1 + made_of.get(f"algorithm {name}", 1)
     versions = {"gcfed": NUMERICS, **made_of}
     return {part: version for part, version in versions.items() if version > 1}
 

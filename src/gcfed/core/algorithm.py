@@ -6,13 +6,14 @@ result, so any of them may run under ``vmap``.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.roles import Role
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Objective, Output, ServerContext, Upload
 from gcfed.errors import InputError
@@ -54,7 +55,7 @@ class Algorithm:
     def __add__(self, other: "Algorithm") -> "Algorithm":
         return chain(self, other)
 
-    def check(self, params: Tree, head: frozenset[str]) -> None:
+    def check(self, params: Tree, roles: Mapping[str, Role]) -> None:
         """Refuse a model, or warn of it, before a run."""
 
     def init_server(self, params: Tree) -> State:
@@ -150,9 +151,9 @@ class Chain(Algorithm):
             if len(names) > 1:
                 raise InputError(f"{' and '.join(names)} cannot be chained: each sets the {claim}")
 
-    def check(self, params: Tree, head: frozenset[str]) -> None:
+    def check(self, params: Tree, roles: Mapping[str, Role]) -> None:
         for p in self.links:
-            p.check(params, head)
+            p.check(params, roles)
 
     def init_server(self, params: Tree) -> State:
         return _join(p.init_server(params) for p in self.links)

@@ -5,7 +5,7 @@ In a client's loop, one line makes any optimiser centralize, and one undoes it:
 >>> from torch import nn, optim
 >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 >>> optimizer = optim.SGD(model.parameters(), lr=0.1)
->>> handle = centralize_gradients(optimizer, model[0].parameters())  # Local GC, but for the head
+>>> handle = centralize_gradients(optimizer, model[0])  # Local GC, but for the head
 >>> handle.remove()
 
 On a server, one line centralizes the clients' mean update:
@@ -15,14 +15,16 @@ On a server, one line centralizes the clients' mean update:
 {'weight': tensor([[-2., -1.,  3.]]), 'bias': tensor([5.])}
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from gcfed.core.roles import Role, role_by_shape, roles_of
 from gcfed.core.tree import Tree
 from gcfed.errors import InputError
 
@@ -37,8 +39,14 @@ AVERAGED: dict[Axis, slice] = {  # the axes of a convolution's [out, in, kw, kh]
 }
 
 
-def centralize(x: Tensor, axis: Axis = "output", min_ndim: int = 2) -> Tensor:
+def centralize(
+    x: Tensor, axis: Axis = "output", min_ndim: int = 2, role: Role | None = None
+) -> Tensor:
     r"""Subtract means: :math:`Px` with :math:`P = I - ee^\top`, :math:`e = 1/\sqrt{m}`.
+
+    ``role`` says what ``x`` is.  P is for the weights of linear, convolutional and recurrent layers
+    in which an output has more than one input; other tensors pass through.  Without a role, two
+    axes and more are taken for a weight ``[out, in, ...]``.
 
     ``axis`` says what has a mean of its own, in a convolution's weight ``[out, in, kw, kh]``:
 
@@ -48,41 +56,114 @@ def centralize(x: Tensor, axis: Axis = "output", min_ndim: int = 2) -> Tensor:
     - ``"column"``: each column of a kernel; ``[out, in, 1, kh]``
     - ``"input"``: each incoming weight, over the outputs that share it; ``[1, in, kw, kh]``
 
-    A linear layer's ``[out, in]`` has no kernel: its means are ``[out, 1]`` for every ``axis``, as
-    in the ablation of the GC-Fed paper.  Tensors of fewer than ``min_ndim`` axes pass through;
-    with ``min_ndim=1`` one-axis tensors (biases, norm scales) lose their overall mean.
+    A weight stored in another orientation has the same means.  A linear layer's ``[out, in]`` has
+    no kernel: its means are ``[out, 1]`` for every ``axis``, as in the ablation of the GC-Fed
+    paper.  Tensors of fewer than ``min_ndim`` axes pass through; with ``min_ndim=1`` one-axis
+    tensors (biases, norm scales) lose their overall mean.
     """
-    if axis not in AVERAGED:
-        raise InputError(f"axis is one of {', '.join(AVERAGED)}; not {axis!r}")
-    if x.ndim < max(min_ndim, 1):
+    role = role or role_by_shape(x.ndim)
+    axes = averaged_axes(x.shape, axis, min_ndim, role)
+    if not axes:
         return x
     if x.ndim == 1:
         return x - x.mean()
-    averaged = AVERAGED[axis if x.ndim > 2 else "output"]
-    return x - x.mean(dim=tuple(range(x.ndim)[averaged]), keepdim=True)
+    if role.groups == 1:
+        return x - x.mean(dim=axes, keepdim=True)
+    parts = x.reshape(role.grouped(x.shape))
+    return (parts - parts.mean(dim=axes, keepdim=True)).reshape(x.shape)
+
+
+def averaged_axes(shape: torch.Size, axis: Axis, min_ndim: int, role: Role) -> tuple[int, ...]:
+    """The axes that P averages over, of the grouped shape; none where it leaves a tensor alone."""
+    if axis not in AVERAGED:
+        raise InputError(f"axis is one of {', '.join(AVERAGED)}; not {axis!r}")
+    ndim = len(shape)
+    if ndim < max(min_ndim, 1):
+        return ()
+    if ndim == 1:
+        return (0,) if shape[0] > 1 else ()
+    if not role.is_weight or role.num_inputs(shape) < 2:
+        return ()
+    if axis == "output" or role.kind != "convolution" or ndim == 2:
+        return role.input_axes(ndim)
+    first = int(role.groups > 1)
+    as_stored = (role.output_axis, 1 - role.output_axis, *range(2, ndim))
+    return tuple(sorted(first + d for d in as_stored[AVERAGED[axis]]))
+
+
+def goes_by_axes(shape: torch.Size, axis: Axis, min_ndim: int, role: Role) -> bool:
+    """Whether P is what it was before there were roles, when it went by numbers of axes alone."""
+    ndim = len(shape)
+    before = range(ndim)[AVERAGED[axis if ndim > 2 else "output"] if ndim > 1 else slice(0, 1)]
+    if ndim < max(min_ndim, 1):
+        before = range(0)
+    first = int(role.groups > 1)
+    now = [d - first for d in averaged_axes(shape, axis, min_ndim, role)]
+    return now == list(before) and not (role.groups > 1 and axis == "input")
+
+
+def centralized_names(
+    params: Mapping[str, Tensor],
+    roles: Mapping[str, Role],
+    axis: Axis = "output",
+    min_ndim: int = 2,
+) -> list[str]:
+    """The parameters that P changes."""
+    return [
+        name
+        for name, w in params.items()
+        if averaged_axes(w.shape, axis, min_ndim, roles.get(name) or role_by_shape(w.ndim))
+    ]
+
+
+def frozen_names(
+    params: Mapping[str, Tensor], roles: Mapping[str, Role], axis: Axis = "output"
+) -> list[str]:
+    """The weights of which P leaves nothing, since each of their means is of a single number."""
+    frozen = []
+    for name in centralized_names(params, roles, axis):
+        shape = params[name].shape
+        role = roles.get(name) or role_by_shape(len(shape))
+        grouped = role.grouped(shape)
+        if math.prod(grouped[d] for d in averaged_axes(shape, axis, 2, role)) == 1:
+            frozen.append(name)
+    return frozen
 
 
 def centralize_update(
-    update: Mapping[str, Tensor], axis: Axis = "output", min_ndim: int = 2
+    update: Mapping[str, Tensor],
+    axis: Axis = "output",
+    min_ndim: int = 2,
+    roles: Mapping[str, Role] | None = None,
 ) -> Tree:
-    """Global GC: the mean of the clients' updates (new weights minus old), centralized."""
-    return {name: centralize(x, axis, min_ndim) for name, x in update.items()}
+    """Global GC: the mean of the clients' updates (new weights minus old), centralized.
+
+    ``roles`` are what `roles_of` says of the module; a name that it lacks goes by its axes.
+    """
+    known = roles or {}
+    return {name: centralize(x, axis, min_ndim, known.get(name)) for name, x in update.items()}
 
 
 def centralize_gradients(
     optimizer: Optimizer,
-    params: Iterable[Tensor] | None = None,
+    params: nn.Module | Iterable[nn.Module | Tensor] | None = None,
     axis: Axis = "output",
     min_ndim: int = 2,
 ) -> RemovableHandle:
     """Local GC: from now on ``optimizer`` centralizes the gradients of ``params`` before each step.
 
-    ``params`` are those of the layers to centralize; all of the optimiser's by default.  Weight
-    decay, momentum and adaptive moments come after.  ``.remove()`` on the result undoes it.
+    ``params`` is a module or several, whose layers say what each parameter is; or parameters alone,
+    which go by their axes; all of the optimiser's by default.  Weight decay, momentum and adaptive
+    moments come after.  ``.remove()`` on the result undoes it.
     """
-    held = {p for group in optimizer.param_groups for p in group["params"]}
-    chosen = list(held) if params is None else list(params)
-    if strangers := sum(p not in held for p in chosen):
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    chosen = _with_roles(held if params is None else params)
+    if not chosen:
+        raise InputError(
+            "there is nothing to centralize: the modules or parameters given hold no parameter "
+            "that is trained (a generator such as model.parameters() can be read only once)"
+        )
+    if strangers := len(chosen.keys() - set(held)):
         raise InputError(
             f"{strangers} of the {len(chosen)} parameters to centralize are not among those that "
             "the optimizer steps: pass it parameters of the module it was made for"
@@ -90,8 +171,21 @@ def centralize_gradients(
 
     def project(*_: Any) -> None:
         with torch.no_grad():
-            for p in chosen:
+            for p, role in chosen.items():
                 if p.grad is not None:
-                    p.grad.copy_(centralize(p.grad, axis, min_ndim))
+                    p.grad.copy_(centralize(p.grad, axis, min_ndim, role))
 
     return optimizer.register_step_pre_hook(project)
+
+
+def _with_roles(params: nn.Module | Iterable[nn.Module | Tensor]) -> dict[Tensor, Role | None]:
+    """Parameters, each with its role where a module says it."""
+    found: dict[Tensor, Role | None] = {}
+    for item in [params] if isinstance(params, nn.Module) else params:
+        if isinstance(item, nn.Module):
+            roles = roles_of(item)
+            trained = {n: p for n, p in item.named_parameters() if p.requires_grad}
+            found |= {p: roles[n] for n, p in trained.items()}
+        else:
+            found[item] = None
+    return found

@@ -191,6 +191,7 @@ class ClientTask:
             step=step,
             key=key,
             head=self.model.head,
+            roles=self.model.roles,
         )
 
 

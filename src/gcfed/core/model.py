@@ -9,8 +9,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from gcfed.core import keys, tree
+from gcfed.core.centralization import centralized_names
+from gcfed.core.description import Description, described
 from gcfed.core.dropout import KeyedDropout, key_dropout
 from gcfed.core.passes import Pass
+from gcfed.core.roles import Role, roles_of
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
 from gcfed.errors import InputError
@@ -32,6 +35,7 @@ class Model:
     - ``head``: the names of its head's parameters.  The head is the modules named by ``head`` here,
       or by the attribute ``module.head`` (which may be the module itself); else the last
       `nn.Linear`.
+    - ``roles``: what each parameter is, as `roles_of` says.
     - ``cross_batch``: the modules that look across a batch, as BatchNorm does;
       ``has_convolutions``: what an engine is chosen by.
     - ``replaced``: the modules in whose place others stand, dropout's and those of `rewritten`.
@@ -65,6 +69,8 @@ class Model:
         declared = [head] if isinstance(head, str) else list(head or _declared_head(module))
         under = tree.under(declared or linears[-1:], every)
         self.head = frozenset(kept[every[n]] for n in under) & self.params.keys()
+        roles = roles_of(module, self.head)
+        self.roles: dict[str, Role] = {n: roles[n] for n in self.params}
         reader = features or getattr(module, "feature_reader", None)
         if reader is not None and reader not in modules:
             raise InputError(f"no module is named {reader!r}; there are {', '.join(modules)}")
@@ -118,6 +124,12 @@ class Model:
             for name, value in {**params, **buffers}.items():
                 values[name].copy_(value)
         return module.eval()
+
+    def describe(self) -> Description:
+        """A table of what each parameter is, and what GC-Fed at its defaults does to it."""
+        names = centralized_names(self.params, self.roles)
+        local = [name for name in names if name not in self.head]
+        return described(self.params, self.roles, local, names)
 
     @contextmanager
     def _watch(self, train: bool) -> Iterator[list[Tensor]]:

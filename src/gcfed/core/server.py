@@ -1,7 +1,7 @@
 """The server's half of a round: it needs neither the clients' data nor their engine."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.memory import Store
 from gcfed.core.precision import arithmetic
+from gcfed.core.roles import Role
 from gcfed.core.schedule import Schedule
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import ServerContext, Upload
@@ -72,13 +73,15 @@ class ServerTask:
     """What the server of a run does: broadcast, receive from clients, and step.
 
     ``buffers`` says what becomes of those that training changes, such as BatchNorm's statistics:
-    averaged over the cohort like weights, or each client's own.
+    averaged over the cohort like weights, or each client's own.  ``roles`` are the model's, which
+    say what each parameter is.
     """
 
     algorithm: Algorithm
     schedule: Schedule
     num_clients: int
     buffers: BufferPolicy = "average"
+    roles: Mapping[str, Role] = field(default_factory=dict)
 
     def start(self, params: Tree, buffers: Tree) -> Server:
         """The server before the first round."""
@@ -150,6 +153,7 @@ class ServerTask:
             key=keys.of_clients(self.schedule.seed, t, [nobody])[0].to(device),
             cohort_size=cohort_size,
             num_clients=self.num_clients,
+            roles=self.roles,
         )
 
 

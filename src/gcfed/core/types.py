@@ -1,13 +1,14 @@
 """The vocabulary of a round: what a model gives, what a client trains on, what a hook may read."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.roles import Role
 from gcfed.core.tree import State, Tree
 from gcfed.errors import InputError
 
@@ -86,7 +87,8 @@ class ClientContext:
 
     ``step`` counts the steps it has taken this round.  ``key`` is this client's at this step.  Fold
     a constant of your own into it before drawing, so that the parts of a chain do not share
-    numbers.  ``momentum`` is SGD's, and None under another optimiser.
+    numbers.  ``momentum`` is SGD's, and None under another optimiser.  ``roles`` says what each
+    parameter is; one that it lacks goes by its number of axes.
     """
 
     forward: Forward
@@ -102,6 +104,7 @@ class ClientContext:
     step: Tensor
     key: Tensor
     head: frozenset[str]
+    roles: Mapping[str, Role] = field(default_factory=dict)
 
     def need_momentum(self) -> float:
         if self.momentum is None:
@@ -118,7 +121,8 @@ class ServerContext:
 
     ``cohort_size`` counts the clients drawn, in ``update`` those whose work entered the round.
     ``message`` is the clients' aggregated one, and empty before there is one.  ``key`` is the
-    round's, but in ``receive`` that of the client: fold a constant of your own into it.
+    round's, but in ``receive`` that of the client: fold a constant of your own into it.  ``roles``
+    says what each parameter is.
     """
 
     params: Tree
@@ -128,6 +132,7 @@ class ServerContext:
     key: Tensor
     cohort_size: int
     num_clients: int
+    roles: Mapping[str, Role] = field(default_factory=dict)
 
     @property
     def participation(self) -> float:

@@ -102,7 +102,7 @@ class Setup:
                 "ragged batches are padded, and batch statistics would count the padding; "
                 "use GroupNorm, or the sequential or workers engine"
             )
-        self.algorithm.check(self.model.params, self.model.head)
+        self.algorithm.check(self.model.params, self.model.roles)
 
     def _met(self) -> dict[Need, tuple[bool, str]]:
         """Whether this setup has what an algorithm may need, and what it has instead."""
@@ -131,7 +131,13 @@ class Setup:
     @cached_property
     def server_task(self) -> ServerTask:
         """What the server does."""
-        return ServerTask(self.algorithm, self.schedule, self.data.num_clients, self.buffers)
+        return ServerTask(
+            self.algorithm,
+            self.schedule,
+            self.data.num_clients,
+            self.buffers,
+            self.model.roles,
+        )
 
     @cached_property
     def client_task(self) -> ClientTask:
