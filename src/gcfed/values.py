@@ -30,7 +30,7 @@ def checked(where: str, value: Any, hint: Any) -> Any:
     """
     value = _plain(value, hint)
     if not _fits(value, hint):
-        raise InputError(f"{where} is {_describe(hint)}, not {_shown(value)}")
+        raise InputError(f"{where} is {_describe(hint)}, not {shown(value)}")
     for part in value if isinstance(value, tuple | list) else [value]:
         _refuse_extreme(where, part)
     return value
@@ -89,7 +89,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _refuse_extreme(where: str, value: Any) -> None:
     """Refuse numbers that no tensor holds, and texts that no file holds."""
     if isinstance(value, int) and abs(value) > sys.maxsize:
-        raise InputError(f"{where} takes whole numbers below 2^63; not {_shown(value)}")
+        raise InputError(f"{where} takes whole numbers below 2^63; not {shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{where} is a finite number; not {value}")
     if isinstance(value, str) and (wrong := unwritable(value)):
@@ -105,7 +105,7 @@ def unwritable(text: str) -> str | None:
     return None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value in a message: of a long one the beginning."""
     if isinstance(value, int) and abs(value) > 10**100:
         return "a number of more than 100 digits"

@@ -1,6 +1,7 @@
 """From a config to a run that can start."""
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,13 @@ from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
 from gcfed.core.model import Model
 from gcfed.core.server import Server
+from gcfed.core.types import Inputs
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
     Dataset,
     FederatedData,
+    Partition,
     data_dir,
     split_validation,
 )
@@ -33,7 +36,7 @@ from gcfed.data.datasets.user import settled
 from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics
 from gcfed.data.partitions.ways import divide
 from gcfed.engines import ENGINES, resolve
-from gcfed.errors import InputError
+from gcfed.errors import InputError, made
 from gcfed.models import MODELS
 from gcfed.population.availability import settled as settled_availability
 from gcfed.population.faults import FAULTS
@@ -112,7 +115,8 @@ def build(
     if config.validation:
         rng = keys.generator("validation", seed)
         dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
-    partition = divide(config.partition, dataset.pool, config.clients, seed)
+    names["partition"] = PARTITIONS.canonical(partition_text(config, dataset))
+    partition = divide(names["partition"], dataset.pool, config.clients, seed)
     model = _model(config, dataset, given.module).to(device)
     setup = Setup(
         algorithm=algorithm,
@@ -133,6 +137,7 @@ def build(
         keep=kept_for(probes),
     )
     _try_model(setup, dataset)
+    _tell_small_clients(config, partition)
     metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
@@ -162,6 +167,25 @@ def _names(config: Config, given: Given) -> dict[str, str]:
         root = data_dir(None if config.data_dir is None else Path(config.data_dir))
         names["dataset"] = settled(config.dataset, root)
     return names
+
+
+def partition_text(config: Config, dataset: Dataset) -> str:
+    """Who holds which examples: as the config says, or else as the data came divided."""
+    if "partition" not in config.model_fields_set and "client" in dataset.keys:
+        return "by(key='client')"
+    return config.partition
+
+
+def _tell_small_clients(config: Config, partition: Partition) -> None:
+    """Say so where no client can fill a batch; that some cannot is usual."""
+    most, wanted = int(partition.sizes.max()), config.batch_size
+    if most < wanted:
+        what = "repeats its examples in every batch" if config.fill == "repeat" else "takes all"
+        warnings.warn(
+            f"each of the {len(partition)} clients holds less than batch_size={wanted} (at most "
+            f"{most} examples) and {what}: lower batch_size, or the number of clients",
+            stacklevel=3,
+        )
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
@@ -215,7 +239,8 @@ def make_module(
     try:
         torch.set_default_dtype(dtype)
         with keys.seeded("weights", seed):
-            return _of_type(nn.Module, f"model {text}", make(shape, num_classes))
+            what = f"model {text}"
+            return _of_type(nn.Module, what, made(what, lambda: make(shape, num_classes)))
     finally:
         torch.set_default_dtype(default)
 
@@ -223,7 +248,8 @@ def make_module(
 def read_dataset(text: str, folder: str | Path | None) -> Dataset:
     """The data set that ``text`` names."""
     root = data_dir(None if folder is None else Path(folder))
-    return _of_type(Dataset, f"dataset {text}", DATASETS.parse(text)(root))
+    make, what = DATASETS.parse(text), f"dataset {text}"
+    return _of_type(Dataset, what, made(what, lambda: make(root)))
 
 
 def _dataset(config: Config) -> Dataset:
@@ -255,20 +281,41 @@ def _checked(dataset: Dataset, loss: Loss) -> Dataset:
 
 
 def _try_model(setup: Setup, dataset: Dataset) -> None:
-    """Show the model an example, so that one which cannot read it is refused before a run."""
-    x = tree.take(dataset.test.x, slice(1))
+    """Show the model and the loss an example: what they cannot read is refused before a run."""
+    x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
     try:
         logits = evaluation.predict(setup, start(setup).server, x).logits
     except Exception as error:
         shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise InputError(
-            f"the model cannot read an example of shape {shape[0]}: {reason}"
+            f"the model cannot read an example of shape {shape[0]}: {_first_line(error)}"
+            f"{_advice(x)}"
         ) from error
     classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
         raise InputError(f"the model gives {given} logits, and there are {needed} classes")
+    try:
+        setup.loss(logits, y)
+    except Exception as error:
+        shapes = f"logits of shape {list(logits.shape[1:])} and labels of {list(y.shape[1:])}"
+        raise InputError(
+            f"the loss cannot read {shapes}, {y.dtype}: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def _advice(x: Inputs) -> str:
+    """What to do about inputs of whole numbers, which a model that wants tokens alone can read."""
+    whole = [
+        str(v.dtype).removeprefix("torch.") for _, v in tree.leaves(x) if not v.is_floating_point()
+    ]
+    if not whole:
+        return ""
+    return f". Its numbers are {whole[0]}: features are floats, so give x.astype('float32')"
 
 
 def _of_type(wanted: type[T], what: str, value: Any) -> T:
@@ -298,10 +345,10 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         raise InputError(f"there is no device {name!r}: write cpu, cuda, cuda:1, ...") from None
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).tolist()  # device "meta" makes tensors that hold nothing
+    except Exception as error:  # each kind of device has its own
         raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return device

@@ -36,7 +36,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = text.split("\n")[:-1]
     try:
         return [json.loads(line) for line in lines]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}") from None
 
 
