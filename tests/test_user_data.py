@@ -118,7 +118,7 @@ def test_data_by_client():
     assert np.bincount(data.keys["client"]).tolist() == [4, 28] == [4, len(data.train.y) - 4]
     with pytest.raises(InputError, match="clients hold examples of different shapes"):
         dataset_from([(FIRST, LABELS), (FIRST[:, :1], LABELS)])
-    with pytest.raises(InputError, match=r"client 1: example 3 holds a number that is not finite"):
+    with pytest.raises(InputError, match=r"client 1 example 3 holds a number that is not finite"):
         dataset_from([(np.zeros((4, 2)), LABELS[:4]), (with_nan(3), LABELS)])
 
 

@@ -1,6 +1,6 @@
 """People's own data, in whatever form they hold it, as arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from gcfed.data.datasets.images import ColorMode, decode_all, header
-from gcfed.errors import InputError, unknown
+from gcfed.errors import InputError, reason, unknown
 
 FORMS = (
     "a dataset whose items are pairs of image and label, a pair of arrays, a Hugging Face dataset, "
@@ -52,7 +52,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     elif _is_by_client(source):
         _refuse_broken_pair(source)
         return _by_client(source, columns)
-    elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+    elif _is_map_style(source):
         found = _from_items(source, where)
     else:
         raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
@@ -60,9 +60,18 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     return found
 
 
+def _is_map_style(source: Any) -> bool:
+    return (
+        hasattr(source, "__getitem__")
+        and hasattr(source, "__len__")
+        and not isinstance(source, Mapping | Tensor | np.ndarray)
+    )
+
+
 def _check(found: Collected, where: str) -> None:
-    if 0 in found.x.shape[1:]:
-        raise InputError(f"{where}: examples of shape {list(found.x.shape[1:])} hold nothing")
+    for what, values in (("examples", found.x), ("labels", found.y)):
+        if 0 in values.shape[1:]:
+            raise InputError(f"{where}: {what} of shape {list(values.shape[1:])} hold nothing")
     if len(found.x) != len(found.y):
         raise InputError(f"{where}: {len(found.x)} examples have {len(found.y)} labels")
     if found.client is not None and len(found.client) != len(found.y):
@@ -124,7 +133,7 @@ def _is_of_numbers(part: Any) -> bool:
 
 def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
     pairs = [tuple(part) if _is_data_of_client(part) else part for part in parts]
-    found = [collect(part, f"client {k}:", columns) for k, part in enumerate(pairs)]
+    found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
     shapes = {part.x.shape[1:] for part in found}
     if len(shapes) > 1:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
@@ -141,7 +150,7 @@ def _from_items(source: Any, where: str) -> Collected:
 
     def items() -> Iterator[tuple[Any, Any]]:
         for i in range(len(source)):
-            item = source[i]
+            item = _item(source, i, where)
             if not isinstance(item, list | tuple) or len(item) != 2:
                 raise InputError(f"{where} example {i} is no pair of an input and a label")
             if isinstance(item[1], list | tuple):
@@ -153,6 +162,15 @@ def _from_items(source: Any, where: str) -> Collected:
             yield item[0], item[1]
 
     return Collected(*_stacked(items(), len(source), where))
+
+
+def _item(source: Any, i: int, where: str) -> Any:
+    try:
+        return source[i]
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{where} example {i} cannot be read: {reason(error)}") from error
 
 
 def _from_table(table: Any, where: str, columns: Columns) -> Collected:

@@ -174,6 +174,8 @@ def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
         return Examples(x, torch.from_numpy(found.y.astype(np.float32)))
     y = found.y
     if y.dtype.kind == "U":
+        if y.ndim != 1:
+            raise InputError(f"{where}: an example has one word as its label; not {y[0]!r:.200}")
         labels = {name: label for label, name in enumerate(names)}
         strange = [i for i, word in enumerate(y) if word not in labels]
         if strange:
