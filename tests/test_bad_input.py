@@ -174,12 +174,11 @@ def test_forms_that_cannot_be_read(train, message):
 def test_a_batch_that_no_client_can_fill_is_told(recwarn):
     given = {"clients": 4, "cohort": 2, "rounds": 1, "partition": "iid", "engine": "sequential"}
     with pytest.warns(
-        UserWarning, match=r"each of the 4 clients holds less than batch_size=9 .at "
+        UserWarning, match=r"each of the 4 clients holds less than half of batch_size=17"
     ):
-        fit(net(), (X, Y), batch_size=9, **given)
-    with pytest.warns(UserWarning, match=r"at most 8 examples\) and takes all: lower batch_size"):
-        fit(net(), (X, Y), batch_size=9, fill="none", **given)
-    fit(net(), (X, Y), batch_size=8, **given)
+        fit(net(), (X, Y), batch_size=17, **given)
+    fit(net(), (X, Y), batch_size=17, fill="none", **given)
+    fit(net(), (X, Y), batch_size=16, **given)
     assert not recwarn.list
 
 

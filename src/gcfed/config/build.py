@@ -177,13 +177,13 @@ def partition_text(config: Config, dataset: Dataset) -> str:
 
 
 def _tell_small_clients(config: Config, partition: Partition) -> None:
-    """Say so where no client can fill a batch; that some cannot is usual."""
+    """Say so where every client repeats all it holds to fill a batch; that some do is usual."""
     most, wanted = int(partition.sizes.max()), config.batch_size
-    if most < wanted:
-        what = "repeats its examples in every batch" if config.fill == "repeat" else "takes all"
+    if 2 * most < wanted and config.fill == "repeat":
         warnings.warn(
-            f"each of the {len(partition)} clients holds less than batch_size={wanted} (at most "
-            f"{most} examples) and {what}: lower batch_size, or the number of clients",
+            f"each of the {len(partition)} clients holds less than half of batch_size={wanted} (at "
+            f"most {most} examples) and repeats all of them to fill its batches: lower batch_size "
+            "or the number of clients, or set fill = 'none'",
             stacklevel=3,
         )
 
