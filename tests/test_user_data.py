@@ -118,7 +118,7 @@ def test_data_by_client():
     assert np.bincount(data.keys["client"]).tolist() == [4, 28] == [4, len(data.train.y) - 4]
     with pytest.raises(InputError, match="clients hold examples of different shapes"):
         dataset_from([(FIRST, LABELS), (FIRST[:, :1], LABELS)])
-    with pytest.raises(InputError, match=r"client 1: example 3 holds a number that is not finite"):
+    with pytest.raises(InputError, match=r"client 1 example 3 holds a number that is not finite"):
         dataset_from([(np.zeros((4, 2)), LABELS[:4]), (with_nan(3), LABELS)])
 
 
@@ -280,11 +280,11 @@ MISTAKES = [
     (iter([]), "train data is a dataset whose items .* not list_iterator"),
     (Items(lambda image: object()), "train example 0: neither numbers nor words, but object"),
     (Items(lambda image: "text"), "train: inputs are words"),
-    ([(FIRST[0], 1), (FIRST[1], [1, 2])], "train: setting an array element"),
+    ([(FIRST[0], 1), (FIRST[1], [1, 2])], "train example 1 has a list as its label"),
     ([FIRST, LABELS], r"a pair is a tuple of two arrays, \(x, y\); not a list of ndarray and nd"),
     ([torch.tensor(FIRST), torch.tensor(LABELS)], "a pair is a tuple of .* Tensor and Tensor"),
     ((FIRST, LABELS.tolist()), "a pair is a tuple of two arrays.* not a tuple of ndarray and list"),
-    ([(FIRST, LABELS), [FIRST, LABELS]], "a pair is a tuple of two arrays"),
+    ([(FIRST, LABELS), [FIRST, LABELS.tolist()]], "a pair is a tuple of two arrays"),
     (TensorDataset(torch.zeros(3, 2)), "train example 0 is no pair of an input and a label"),
 ]
 

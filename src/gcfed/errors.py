@@ -1,7 +1,12 @@
 """What goes wrong through no fault of the code; the command line shows it without a traceback."""
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -24,3 +29,26 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     guess = f"; did you mean {near[0]!r}?" if near else "."
     quoted = [repr(n) if "," in n else n for n in names]
     return InputError(f"unknown {kind}: {name!r}{guess} There are {', '.join(quoted) or 'none'}")
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong in code that is not gcfed's, and in which line of which file."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} (line {error.lineno})"
+    said = str(error).strip().split("\n")[0][:300]
+    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    if not (lines := traceback.extract_tb(error.__traceback__)):
+        return what
+    return f"{what} ({Path(lines[-1].filename).name}, line {lines[-1].lineno})"
+
+
+def made(what: str, make: Callable[[], T]) -> T:
+    """What ``make``, which may be anybody's code, gives; how it failed is said of ``what``."""
+    try:
+        return make()
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} cannot be made: {reason(error)}") from error

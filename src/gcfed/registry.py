@@ -7,14 +7,14 @@ dataclass, and of any other callable the parameters that have a default or go by
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
-from types import UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar
 
 from gcfed.display import aligned, html_table
 from gcfed.errors import InputError, unknown
+from gcfed.values import checked, type_hints
 
 T = TypeVar("T", bound=Callable[..., Any])
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,11 +23,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Registry(Generic[T]):
     """Callables of one kind by name; `register` adds one, ``registry[name]`` finds it.
 
-    It can be read like a dict in the order of names, and prints as a table.
+    It can be read like a dict in the order of names, and prints as a table.  Where ``base`` is
+    given, entries are subclasses of it.
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, base: type | None = None) -> None:
+        self.kind, self.base = kind, base
         self._entries: dict[str, T] = {}
         self._numerics: dict[str, int] = {}
 
@@ -37,17 +38,28 @@ class Registry(Generic[T]):
         ``numerics`` goes up by one whenever the same text begins to give other numbers, be it by
         other code or by another default.  Runs made before are then not taken for runs made after.
         """
-        if not name.isidentifier():
-            raise InputError(f"the name of {a(self.kind)} is one word of letters; not {name!r}")
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InputError(
+                f"the name of {a(self.kind)} is one word of letters, as in register('mine'); "
+                f"not {name!r:.200}"
+            )
 
         def add(entry: F) -> F:
             if name in self._entries:
                 raise InputError(f"{self.kind} {name!r} is already registered")
+            self._check(name, entry)
             self._entries[name] = entry  # type: ignore[assignment]
             self._numerics[name] = numerics
             return entry
 
         return add
+
+    def _check(self, name: str, entry: Any) -> None:
+        """Refuse what cannot be an entry."""
+        wanted = "a function or a class" if self.base is None else _subclass(self.base)
+        fits = callable(entry) if self.base is None else _is_subclass(entry, self.base)
+        if not fits:
+            raise InputError(f"{self.kind} {name!r} is {wanted}; not {entry!r:.200}")
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
@@ -158,13 +170,25 @@ def hyper_parameters(entry: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     documented = entry
     if not (fields or inspect.isroutine(entry)):
         documented = entry.__init__ if isinstance(entry, type) else type(entry).__call__  # type: ignore[misc]
-    hints = get_type_hints(documented)
+    hints = type_hints(documented)
+    try:
+        signature = inspect.signature(entry)
+    except (TypeError, ValueError) as error:  # some that are written in C have none
+        raise InputError(f"{entry!r:.200} does not say what it takes: {error}") from None
     return {
         p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
-        for p in inspect.signature(entry).parameters.values()
+        for p in signature.parameters.values()
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         and (fields or p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
     }
+
+
+def _subclass(base: type) -> str:
+    return f"a class that derives from {base.__name__} and has no abstract methods"
+
+
+def _is_subclass(entry: Any, base: type) -> bool:
+    return isinstance(entry, type) and issubclass(entry, base) and not inspect.isabstract(entry)
 
 
 def expression(text: str, kind: str) -> ast.expr:
@@ -196,27 +220,4 @@ def _value(where: str, node: ast.expr, hint: Any) -> Any:
         raise InputError(
             f"{where} takes a literal, not code: {_source(node)}; text goes in quotes"
         ) from None
-    if isinstance(value, list) and get_origin(hint) is not list:
-        value = tuple(value)
-    if not _fits(value, hint):
-        raise InputError(f"{where} is {_describe(hint)}, not {value!r}")
-    return value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    arguments = get_args(hint)
-    if hint is Any:
-        return True
-    if get_origin(hint) in (UnionType, Union):
-        return any(_fits(value, h) for h in arguments)
-    if get_origin(hint) is Literal:
-        return value in arguments
-    if get_origin(hint) in (tuple, list, Sequence):
-        return isinstance(value, tuple | list) and all(_fits(v, arguments[0]) for v in value)
-    return type(value) is hint or (hint is float and type(value) is int)
-
-
-def _describe(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(repr, get_args(hint)))}"
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+    return checked(where, value, hint)

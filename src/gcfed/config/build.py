@@ -1,6 +1,7 @@
 """From a config to a run that can start."""
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from gcfed.data import (
     PARTITIONS,
     Dataset,
     FederatedData,
+    Partition,
     data_dir,
     split_validation,
 )
@@ -35,7 +37,7 @@ from gcfed.data.datasets.user import settled
 from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics
 from gcfed.data.partitions.ways import divide
 from gcfed.engines import ENGINES, resolve
-from gcfed.errors import InputError
+from gcfed.errors import InputError, made
 from gcfed.models import MODELS
 from gcfed.population.availability import settled as settled_availability
 from gcfed.population.faults import FAULTS
@@ -126,7 +128,8 @@ def build(
     if config.validation:
         rng = keys.generator("validation", seed)
         dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
-    partition = divide(config.partition, dataset.pool, config.clients, seed)
+    names["partition"] = PARTITIONS.canonical(partition_text(config, dataset))
+    partition = divide(names["partition"], dataset.pool, config.clients, seed)
     model = _model(config, dataset, given.module).to(device)
     setup = Setup(
         algorithm=algorithm,
@@ -148,6 +151,7 @@ def build(
     )
     metrics = _metrics(config, given, dataset)
     try_metrics(metrics, setup, dataset, try_model(setup, dataset))
+    _tell_small_clients(config, partition)
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
         setup=setup,
@@ -186,6 +190,25 @@ def _names(config: Config, given: Given) -> dict[str, str]:
         root = data_dir(None if config.data_dir is None else Path(config.data_dir))
         names["dataset"] = settled(config.dataset, root)
     return names
+
+
+def partition_text(config: Config, dataset: Dataset) -> str:
+    """Who holds which examples: as the config says, or else as the data came divided."""
+    if "partition" not in config.model_fields_set and "client" in dataset.keys:
+        return "by(key='client')"
+    return config.partition
+
+
+def _tell_small_clients(config: Config, partition: Partition) -> None:
+    """Say so where every client repeats all it holds to fill a batch; that some do is usual."""
+    most, wanted = int(partition.sizes.max()), config.batch_size
+    if 2 * most < wanted and config.fill == "repeat":
+        warnings.warn(
+            f"each of the {len(partition)} clients holds less than half of batch_size={wanted} (at "
+            f"most {most} examples) and repeats all of them to fill its batches: lower batch_size "
+            "or the number of clients, or set fill = 'none'",
+            stacklevel=3,
+        )
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
@@ -240,7 +263,8 @@ def make_module(
     try:
         torch.set_default_dtype(dtype)
         with keys.seeded("weights", seed):
-            return _of_type(nn.Module, f"model {text}", make(shape, num_classes))
+            what = f"model {text}"
+            return _of_type(nn.Module, what, made(what, lambda: make(shape, num_classes)))
     finally:
         torch.set_default_dtype(default)
 
@@ -257,7 +281,8 @@ def module_for(text: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
 def read_dataset(text: str, folder: str | Path | None) -> Dataset:
     """The data set that ``text`` names."""
     root = data_dir(None if folder is None else Path(folder))
-    return _of_type(Dataset, f"dataset {text}", DATASETS.parse(text)(root))
+    make, what = DATASETS.parse(text), f"dataset {text}"
+    return _of_type(Dataset, what, made(what, lambda: make(root)))
 
 
 def _dataset(config: Config) -> Dataset:
@@ -301,10 +326,10 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         raise InputError(f"there is no device {name!r}: write cpu, cuda, cuda:1, ...") from None
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).tolist()  # device "meta" makes tensors that hold nothing
+    except Exception as error:  # each kind of device has its own
         raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return device

@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-import traceback
 import warnings
 from collections.abc import Iterable
 from functools import cache
@@ -10,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 
 GROUP = "gcfed.plugins"
 """The packaging entry point whose modules are imported: each registers what it has."""
@@ -35,7 +34,7 @@ def load_plugin(path: str | Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"the plugin {path} cannot be run: {_describe(error)}") from error
+        raise InputError(f"the plugin {path} cannot be run: {reason(error)}") from error
     _loaded[file] = module
     return module
 
@@ -55,14 +54,4 @@ def load_installed() -> None:
             entry.load()
         except Exception as error:
             what = f"the plugin {entry.name} ({entry.value})"
-            warnings.warn(f"{what} is left out: {_describe(error)}", stacklevel=2)
-
-
-def _describe(error: BaseException) -> str:
-    """What went wrong, and in which line of which file."""
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, SyntaxError):
-        return f"{error.msg} (line {error.lineno})"
-    line = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(line.filename).name}, line {line.lineno})"
+            warnings.warn(f"{what} is left out: {reason(error)}", stacklevel=2)

@@ -8,6 +8,7 @@ from torch import Tensor
 from gcfed.core import tree
 from gcfed.core.client import Loss
 from gcfed.core.metrics import Metric
+from gcfed.core.types import Inputs
 from gcfed.data import Dataset
 from gcfed.errors import InputError
 from gcfed.simulation import evaluation
@@ -25,19 +26,35 @@ def check_labels(dataset: Dataset, loss: Loss) -> None:
 
 
 def try_model(setup: Setup, dataset: Dataset) -> Tensor:
-    """Show the model a test example, and refuse one that cannot read it; gives its logits."""
-    x = tree.take(dataset.test.x, slice(1))
+    """Show the model and the loss a test example; refuse what cannot read it; gives the logits."""
+    x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
     try:
         logits = evaluation.predict(setup, start(setup).server, x).logits
     except Exception as error:
         shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
         said = f"the model cannot read an example of shape {shape[0]}: {_reason(error)}"
-        raise InputError(said) from error
+        raise InputError(said + _advice(x)) from error
     classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
         raise InputError(f"the model gives {given} logits, and there are {needed} classes")
+    try:
+        setup.loss(logits, y)
+    except Exception as error:
+        shapes = f"logits of shape {list(logits.shape[1:])} and labels of {list(y.shape[1:])}"
+        said = f"the loss cannot read {shapes}, {y.dtype}: {_reason(error)}"
+        raise InputError(said) from error
     return logits
+
+
+def _advice(x: Inputs) -> str:
+    """What to do about inputs of whole numbers, which a model that wants tokens alone can read."""
+    whole = [
+        str(v.dtype).removeprefix("torch.") for _, v in tree.leaves(x) if not v.is_floating_point()
+    ]
+    if not whole:
+        return ""
+    return f". Its numbers are {whole[0]}: features are floats, so give x.astype('float32')"
 
 
 def try_metrics(

@@ -1,15 +1,23 @@
 """Everything a run needs, as a flat table of keys: a TOML file, flags, keyword arguments."""
 
 import json
-import math
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from gcfed.core.batches import Fill
 from gcfed.core.optimizer import SGD, AdamW, Optimizer
@@ -18,6 +26,7 @@ from gcfed.core.server import BufferPolicy
 from gcfed.data.partitions.ways import PARTITIONS, dirichlet
 from gcfed.engines import Precision
 from gcfed.errors import InputError, unknown
+from gcfed.values import shown, unwritable
 
 
 def _key(default: Any, description: str, **limits: Any) -> Any:
@@ -26,7 +35,7 @@ def _key(default: Any, description: str, **limits: Any) -> Any:
 
 Memory = Literal["host", "disk"]
 
-COUNT = {"ge": 1}
+COUNT = {"ge": 1, "lt": 2**63}
 SEED = {"ge": 0, "lt": 2**32}
 POSITIVE = {"gt": 0, "allow_inf_nan": False}
 
@@ -114,6 +123,14 @@ class Config(BaseModel):
                 ]
         return values | {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
 
+    @field_validator("*")
+    @classmethod
+    def _hold_no_odd_text(cls, value: Any, info: ValidationInfo) -> Any:
+        for part in value if isinstance(value, tuple) else [value]:
+            if isinstance(part, str) and (wrong := unwritable(part)):
+                raise ValueError(f"{info.field_name} holds {wrong}")
+        return value
+
     @model_validator(mode="after")
     def _agree(self) -> "Config":
         if self.epochs is not None and self.steps is not None:
@@ -171,7 +188,11 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no config file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise InputError(
+            f"{path} is not a TOML file of settings: it is nested too deeply"
+        ) from None
+    except ValueError as error:
         raise InputError(f"{path} is not a TOML file: {error}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
@@ -184,7 +205,7 @@ def assignment(text: str) -> tuple[str, Any]:
         raise InputError(f"--set takes key=value; not {text!r}")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key, value
 
 
@@ -211,8 +232,9 @@ def describe() -> list[tuple[str, str, str]]:
 
 def _dirichlet(partition: Any, alpha: Any) -> str:
     """The Dirichlet partition that is meant, with this alpha."""
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
-        raise ValueError(f"alpha is a positive number; not {alpha!r}")
+    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if not is_number or not 0 < alpha <= sys.float_info.max:
+        raise ValueError(f"alpha is a positive number; not {shown(alpha)}")
     bound = PARTITIONS.parse(str(partition))
     if bound.func is not dirichlet:
         raise ValueError(f"alpha is short for dirichlet(alpha=...); partition is {partition!r}")
@@ -231,10 +253,10 @@ def _explain(error: Any) -> str:
             choices = get_args(Config.model_fields[key].annotation)
             near = get_close_matches(str(error["input"]), choices, n=1)
             guess = f"; did you mean {near[0]!r}?" if near else ""
-            return f"{key} is one of {', '.join(choices)}; not {error['input']!r}{guess}"
+            return f"{key} is one of {', '.join(choices)}; not {shown(error['input'])}{guess}"
         case _:
             wanted = error["msg"].removeprefix("Input should be ")
-            return f"{key} should be {wanted}; not {error['input']!r}"
+            return f"{key} should be {wanted}; not {shown(error['input'])}"
 
 
 def _toml(value: Any) -> str:

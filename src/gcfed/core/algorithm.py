@@ -4,11 +4,10 @@
 result, so any of them may run under ``vmap``.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Objective, Output, ServerContext, Upload
 from gcfed.errors import InputError
 from gcfed.registry import Registry
+from gcfed.values import Range, check_range, check_ranges, checked, type_hints
 
 Need = Literal["class labels", "server_lr = 1", "SGD", "uniform weights"]
 
@@ -33,27 +33,32 @@ class Algorithm:
 
     A subclass overrides hooks, which stand in the order in which a round calls them.  ``claims``
     names what it cannot share with another part of a chain, ``needs`` what its equations take for
-    granted of a setup, ``positive`` which of its hyper-parameters are greater than zero.
+    granted of a setup, ``ranges`` the numbers that its hyper-parameters may be.
     """
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[Need]] = frozenset()
-    positive: ClassVar[frozenset[str]] = frozenset()
+    ranges: ClassVar[Mapping[str, Range]] = {}
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InputError(f"{field.name} is a finite number; not {value}")
-            if field.name in self.positive and not value > 0:
-                raise InputError(f"{field.name} is positive; not {value}")
+        hints = type_hints(type(self))
+        for name in (field.name for field in fields(self) if field.init):
+            where = f"{type(self).__name__}({name}=...)"
+            value = checked(where, getattr(self, name), hints.get(name, Any))
+            if name in self.ranges:
+                check_range(where, value, self.ranges[name])
+            object.__setattr__(self, name, value)
 
     def __init_subclass__(cls) -> None:
+        check_ranges(cls.__name__, cls.ranges)
         if cls.aggregate is not Algorithm.aggregate:  # only one part can replace the mean
             cls.claims = cls.claims | {"aggregate"}
 
     def __add__(self, other: "Algorithm") -> "Algorithm":
         return chain(self, other)
+
+    def __radd__(self, other: "Algorithm") -> "Algorithm":
+        return chain(other, self)
 
     def check(self, params: Tree, roles: Mapping[str, Role]) -> None:
         """Refuse a model, or warn of it, before a run."""
@@ -117,6 +122,12 @@ def chain(*algorithms: Algorithm) -> Algorithm:
     Order matters: ``gcfed + fedadam`` projects the mean delta and lets Adam step along it;
     ``fedadam + gcfed`` projects Adam's step.  Chaining is associative and FedAvg its identity.
     """
+    for part in algorithms:
+        if not isinstance(part, Algorithm):
+            raise InputError(
+                f"algorithms are chained with algorithms; not with {part!r:.200}: "
+                "gcfed.parse makes an algorithm of a text"
+            )
     composed = tuple(p for a in algorithms for p in parts(a) if type(p) is not Algorithm)
     match composed:
         case ():
@@ -244,7 +255,7 @@ def _narrow_server(ctx: ServerContext, i: int) -> ServerContext:
     return replace(ctx, message=_own(ctx.message, i), state=_own(ctx.state, i))
 
 
-ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
+ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", Algorithm)
 """Algorithms by name, so that a config file or a command line can say which."""
 
 register = ALGORITHMS.register

@@ -1,5 +1,6 @@
 """Which examples a client sees at which step, and the batches made of them."""
 
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -64,17 +65,33 @@ def plan(
 ) -> BatchPlan:
     """Pass over ``part`` in a new order each time, for so many epochs or so many steps."""
     own = part.numpy()
-    batches = -(-len(own) // batch_size)
-    width = min(batch_size, len(own)) if fill == "none" else batch_size
+    passes, batches, width = _extent(len(own), batch_size, epochs, steps, fill)
     if fill == "repeat":
         own = own[np.arange(batches * batch_size) % len(own)]
-    passes = -(-steps // batches) if steps is not None else epochs or 1
     index = np.full((passes, batches * width), own[0])
     for row in index:
         row[: len(own)] = rng.permutation(own)
     sizes = np.full((passes, batches), width)
     sizes[:, -1] -= batches * width - len(own)
     return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps])
+
+
+def plan_size(
+    num_examples: int, batch_size: int, *, epochs: int | None, steps: int | None, fill: Fill
+) -> int:
+    """How many bytes the plan of a client with so many examples takes."""
+    item: int = np.dtype(np.int64).itemsize
+    return item * math.prod(_extent(num_examples, batch_size, epochs, steps, fill))
+
+
+def _extent(
+    num_examples: int, batch_size: int, epochs: int | None, steps: int | None, fill: Fill
+) -> tuple[int, int, int]:
+    """How many passes a client takes, how many batches a pass has and how wide these are."""
+    batches = -(-num_examples // batch_size)
+    width = min(batch_size, num_examples) if fill == "none" else batch_size
+    passes = -(-steps // batches) if steps is not None else epochs or 1
+    return passes, batches, width
 
 
 class DataHandle:

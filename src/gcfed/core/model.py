@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import UninitializedParameter
 
 from gcfed.core import keys, tree
 from gcfed.core.centralization import centralized_names
@@ -51,6 +52,7 @@ class Model:
         head: str | Sequence[str] | None = None,
         features: str | None = None,
     ) -> None:
+        _refuse_uninitialized(module)
         self._original = copy.deepcopy(module)
         module = copy.deepcopy(module)
         self.replaced = key_dropout(module)
@@ -149,6 +151,15 @@ class Model:
             raise InputError("a model with dropout needs a key to train")
         stream = keys.fold(key, DROPOUT)
         return {name: keys.fold(stream, i) for i, name in enumerate(self._keys)}
+
+
+def _refuse_uninitialized(module: nn.Module) -> None:
+    for name, weight in module.named_parameters():
+        if isinstance(weight, UninitializedParameter):
+            raise InputError(
+                f"the parameter {name} has no shape yet, as that of a LazyLinear has none: call "
+                "the module on an example first"
+            )
 
 
 def _looks_across_a_batch(module: nn.Module) -> bool:

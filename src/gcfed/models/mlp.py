@@ -6,6 +6,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gcfed.capacity import check_fits
 from gcfed.core.model import MODELS
 from gcfed.errors import InputError
 from gcfed.models.layers import he_normal
@@ -39,4 +40,5 @@ def mlp(
     widths = (math.prod(shape), *hidden, num_classes)
     if min(widths) < 1:
         raise InputError(f"mlp has layers of at least 1 unit; not {widths}")
+    check_fits(f"mlp of widths {widths}", 4 * sum(a * b for a, b in pairwise(widths)))
     return MLP(widths)

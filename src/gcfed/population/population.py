@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gcfed.capacity import check_fits
 from gcfed.core import keys
-from gcfed.core.batches import BatchPlan, plan
+from gcfed.core.batches import BatchPlan, plan, plan_size
 from gcfed.core.schedule import Schedule
 from gcfed.data.federated import FederatedData
 from gcfed.errors import InputError
@@ -40,8 +41,17 @@ class Population:
                 f"a cohort of {self.schedule.cohort_size} cannot be drawn from "
                 f"{self.data.num_clients} clients"
             )
+        self._check_memory()
         self.available(0)  # what is wrong with it, or with the sampler, shows before a run starts
         self._sample(0, range(self.data.num_clients))
+
+    def _check_memory(self) -> None:
+        """Refuse more steps, or larger batches, than the memory has room to plan."""
+        s, most = self.schedule, int(self.data.parts.sizes.max())
+        size = plan_size(most, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill)
+        often = f"epochs={s.epochs}" if s.steps is None else f"steps={s.steps}"
+        what = f"a round of {often}, batch_size={s.batch_size} and {most} examples of a client"
+        check_fits(what, size)
 
     def draw(self, t: int) -> Drawn:
         """Round ``t``: the clients that answer, with their batches, and those that do not."""

@@ -32,11 +32,11 @@ OF_DATASET = "of the data set"
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of JSON; a torn last one is left out."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    lines = text.split("\n")[:-1]
     try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        lines = text.split("\n")[:-1]
         return [json.loads(line) for line in lines]
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}") from None
 
 

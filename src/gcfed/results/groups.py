@@ -104,7 +104,7 @@ def _told(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     implied = {
         key
         for key, name in FOLLOWS.items()
-        if len({(each[name], each.get(key)) for each in settings})
+        if len({(each[name], _key(each.get(key))) for each in settings})
         == len({each[name] for each in settings})
     }
     return [{k: v for k, v in each.items() if k not in implied} for each in settings]
@@ -154,5 +154,5 @@ def _key(value: Any) -> str:
 def _short(value: Any) -> Any:
     """Enough of a hash, or of several, to tell it from others."""
     if isinstance(value, list):
-        return " ".join(each[:10] for each in value) or None
+        return " ".join(str(each)[:10] for each in value) or None
     return value[:10] if isinstance(value, str) else value

@@ -69,8 +69,10 @@ class GroupResult:
         """The accuracy of guessing, where a run diverged: the paper's tables show such runs so."""
         for outcome in self.failed:
             if outcome.run.summary.get("diverged"):
-                classes = outcome.run.provenance.get("partition", {}).get("classes")
-                return 1 / classes if classes else None
+                match outcome.run.provenance.get("partition"):
+                    case {"classes": int(classes)} if classes > 0:
+                        return 1 / classes
+                return None
         return None
 
     def spread(self, field: str) -> Spread:

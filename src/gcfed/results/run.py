@@ -3,9 +3,11 @@
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from gcfed.errors import InputError
 from gcfed.results import directory
 from gcfed.results.directory import best_model, read_lines
 from gcfed.results.facts import facts, last_rounds, round_columns
+from gcfed.results.fields import OF_FINISHED, OF_ROUND, OF_SUMMARY, fields_of
 from gcfed.results.summary import judged_by, summarize
 from gcfed.simulation.evaluation import Record
 
@@ -54,7 +57,10 @@ class Run:
         if self.rounds is not None:
             return {"status": "finished", **summarize(self.config, self.records, self.metric)}
         path = self.path / directory.SUMMARY
-        return _json(path) if path.exists() else directory.RUNNING
+        if not path.exists():
+            return directory.RUNNING
+        found = _json(path, OF_SUMMARY)
+        return _json(path, OF_FINISHED) if found["status"] == "finished" else found
 
     @cached_property
     def metrics(self) -> dict[str, Scale]:
@@ -71,23 +77,22 @@ class Run:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        return _json(self.path / directory.PROVENANCE)
+        return _json(self.path / directory.PROVENANCE, {})
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What its numbers depend on, as today's code would say it; empty if it is not recorded."""
-        made: Any = self.provenance
-        return normalised(made.get("identity") if isinstance(made, dict) else None)
+        return normalised(self.provenance.get("identity"))
 
     @cached_property
     def records(self) -> list[Record]:
         """Its rounds; a torn last line is left out."""
-        return read_lines(self.path / directory.ROUNDS)[: self.rounds]
+        return self._lines(directory.ROUNDS, OF_ROUND)
 
     @cached_property
     def probes(self) -> list[Record]:
         """What probes measured in its rounds; empty where none was asked for."""
-        return read_lines(self.path / directory.PROBES)[: self.rounds]
+        return self._lines(directory.PROBES, {"round": int})
 
     @property
     def num_rounds(self) -> int:
@@ -98,7 +103,12 @@ class Run:
 
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
-        return read_lines(self.path / directory.TIMINGS)[: self.rounds]
+        return self._lines(directory.TIMINGS, {"seconds": int | float})
+
+    def _lines(self, name: str, wanted: Mapping[str, type | UnionType]) -> list[dict[str, Any]]:
+        path = self.path / name
+        found = enumerate(read_lines(path)[: self.rounds], start=1)
+        return [fields_of(line, f"{path}, line {number}", wanted) for number, line in found]
 
     @cached_property
     def model(self) -> nn.Module:
@@ -209,15 +219,16 @@ def find_runs(folder: Path) -> list[Run]:
 
 def _is_readable(run: Run) -> bool:
     try:
-        run.config, run.summary, run.provenance  # noqa: B018
+        run.config, run.summary, run.provenance, run.records, run.probes  # noqa: B018
     except InputError as error:
         warnings.warn(f"{run.path} is left out: {error}", stacklevel=3)
         return False
     return True
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, wanted: Mapping[str, type | UnionType]) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
+    return fields_of(found, str(path), wanted)

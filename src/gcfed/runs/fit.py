@@ -97,8 +97,6 @@ def fit(
     """
     _check(module, algorithm, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
-    if "client" in dataset.keys and not settings.keys() & {"partition", "alpha"}:
-        settings["partition"] = "by(key='client')"  # the data came divided
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm

@@ -11,7 +11,7 @@ from gcfed.cli import console
 from gcfed.cli.data import describe
 from gcfed.cli.options import DataDir, Force, Plugins, check_positive
 from gcfed.cli.pictures import check_out, save
-from gcfed.config.build import read_dataset
+from gcfed.config.build import partition_text, read_dataset
 from gcfed.config.settings import Config, make
 from gcfed.data import DATASETS, PARTITIONS, Dataset, Partition
 from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics
@@ -67,6 +67,10 @@ def partition(
     given = {"dataset": dataset, "partition": partition, "clients": clients, "seed": seed}
     configs = _configs(given, alpha, alphas)
     held = read_dataset(dataset, data_dir)
+    configs = {
+        title: c.model_copy(update={"partition": partition_text(c, held)})
+        for title, c in configs.items()
+    }
     drawn = {t: divide(c.partition, held.pool, clients, seed) for t, c in configs.items()}
     skews = {title: partition_statistics(p, held.pool) for title, p in drawn.items()}
     if as_json:

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gcfed.capacity import check_fits
 from gcfed.core.types import Examples
 from gcfed.data.augmentation import ImageTransform
-from gcfed.data.datasets.dataset import DATASETS, Dataset
+from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
 from gcfed.errors import InputError
 
 FASHION_CLASSES = (
@@ -64,7 +65,9 @@ def synthetic(
         raise InputError(
             "synthetic takes a positive num_classes, train, test and shape, and a finite noise >= 0"
         )
-    rng = np.random.default_rng(seed)
+    numbers = (num_classes + train + test) * math.prod(shape)
+    check_fits(f"synthetic(train={train}, test={test}, shape={shape}, ...)", 8 * numbers)
+    rng = seeded_generator(seed)
     prototypes = 3 * rng.standard_normal((num_classes, *shape)) / math.sqrt(math.prod(shape))
 
     def draw(size: int) -> Examples:

@@ -1,6 +1,6 @@
 """People's own data, in whatever form they hold it, as arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from gcfed.data.datasets.images import ColorMode, decode_all, header
-from gcfed.errors import InputError, unknown
+from gcfed.errors import InputError, reason, unknown
 
 FORMS = (
     "a dataset whose items are pairs of image and label, a pair of arrays, a Hugging Face dataset, "
@@ -52,7 +52,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     elif _is_by_client(source):
         _refuse_broken_pair(source)
         return _by_client(source, columns)
-    elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+    elif _is_map_style(source):
         found = _from_items(source, where)
     else:
         raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
@@ -60,7 +60,18 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     return found
 
 
+def _is_map_style(source: Any) -> bool:
+    return (
+        hasattr(source, "__getitem__")
+        and hasattr(source, "__len__")
+        and not isinstance(source, Mapping | Tensor | np.ndarray)
+    )
+
+
 def _check(found: Collected, where: str) -> None:
+    for what, values in (("examples", found.x), ("labels", found.y)):
+        if 0 in values.shape[1:]:
+            raise InputError(f"{where}: {what} of shape {list(values.shape[1:])} hold nothing")
     if len(found.x) != len(found.y):
         raise InputError(f"{where}: {len(found.x)} examples have {len(found.y)} labels")
     if found.client is not None and len(found.client) != len(found.y):
@@ -76,15 +87,22 @@ def _check(found: Collected, where: str) -> None:
 
 
 def _is_pair_of_arrays(source: Any) -> bool:
+    return isinstance(source, tuple) and _is_data_of_client(source)
+
+
+def _is_data_of_client(item: Any) -> bool:
+    """Whether an item of a list is two arrays: the inputs and labels of a client."""
     return (
-        isinstance(source, tuple)
-        and len(source) == 2
-        and all(isinstance(v, Tensor | np.ndarray) and v.ndim >= 1 for v in source)
+        isinstance(item, list | tuple)
+        and len(item) == 2
+        and all(isinstance(v, Tensor | np.ndarray) and v.ndim >= 1 for v in item)
     )
 
 
 def _from_arrays(pair: tuple[Any, Any], where: str) -> Collected:
     x, y = (_array(v, where) for v in pair)
+    if x.ndim == 0 or y.ndim == 0:
+        raise InputError(f"{where}: x and y have an axis of examples; not one number alone")
     x = _channels_first(x, isinstance(pair[0], Tensor))
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
         y = y[:, 0]
@@ -96,12 +114,12 @@ def _is_by_client(source: Any) -> bool:
 
 
 def _is_example(item: Any) -> bool:
-    return isinstance(item, list | tuple) and len(item) == 2 and not _is_pair_of_arrays(item)
+    return isinstance(item, list | tuple) and len(item) == 2 and not _is_data_of_client(item)
 
 
 def _refuse_broken_pair(parts: Sequence[Any]) -> None:
     """Refuse ``[x, y]``, which would be two clients that each hold inputs without labels."""
-    if len(parts) == 2 and isinstance(parts[0], Tensor | np.ndarray):
+    if len(parts) == 2 and (isinstance(parts[0], Tensor | np.ndarray) or _is_of_numbers(parts[1])):
         raise InputError(
             f"a pair is a tuple of two arrays, (x, y); not a {type(parts).__name__} of "
             f"{' and '.join(type(part).__name__ for part in parts)}. A list holds the data of one "
@@ -109,8 +127,13 @@ def _refuse_broken_pair(parts: Sequence[Any]) -> None:
         )
 
 
+def _is_of_numbers(part: Any) -> bool:
+    return isinstance(part, list | tuple) and bool(part) and isinstance(part[0], int | float | str)
+
+
 def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
-    found = [collect(part, f"client {k}:", columns) for k, part in enumerate(parts)]
+    pairs = [tuple(part) if _is_data_of_client(part) else part for part in parts]
+    found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
     shapes = {part.x.shape[1:] for part in found}
     if len(shapes) > 1:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
@@ -127,12 +150,27 @@ def _from_items(source: Any, where: str) -> Collected:
 
     def items() -> Iterator[tuple[Any, Any]]:
         for i in range(len(source)):
-            item = source[i]
+            item = _item(source, i, where)
             if not isinstance(item, list | tuple) or len(item) != 2:
                 raise InputError(f"{where} example {i} is no pair of an input and a label")
+            if isinstance(item[1], list | tuple):
+                raise InputError(
+                    f"{where} example {i} has a {type(item[1]).__name__} as its label: give one "
+                    "number or word, or an array where there are several; the labels of a client "
+                    "are an array too: [(x0, y0), (x1, y1), ...]"
+                )
             yield item[0], item[1]
 
     return Collected(*_stacked(items(), len(source), where))
+
+
+def _item(source: Any, i: int, where: str) -> Any:
+    try:
+        return source[i]
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{where} example {i} cannot be read: {reason(error)}") from error
 
 
 def _from_table(table: Any, where: str, columns: Columns) -> Collected:
@@ -205,6 +243,8 @@ def _array(value: Any, where: str) -> np.ndarray:
         raise InputError(f"{where}: {error}") from None
     if array.dtype.kind not in "biufU":
         raise InputError(f"{where}: neither numbers nor words, but {array.dtype}")
+    if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+        raise InputError(f"{where}: whole numbers are below 2^63; not {array.max()}")
     return array
 
 
@@ -253,9 +293,21 @@ def npz(path: Path) -> tuple[Collected, Collected | None]:
         return train, test
     if {"x", "y"} <= arrays.keys():
         found = _from_arrays((arrays["x"], arrays["y"]), str(path))
-        return found._replace(client=arrays.get("client")), None
+        return found._replace(client=_clients(arrays.get("client"), str(path))), None
     held = ", ".join(arrays) or "nothing"
     raise InputError(f"{path} holds {held}; not x_train, y_train, x_test and y_test, nor x and y")
+
+
+def _clients(client: np.ndarray | None, where: str) -> np.ndarray | None:
+    """Who holds each example: one number or word of each."""
+    if client is None:
+        return None
+    if _array(client, f"{where}: client").ndim != 1:
+        raise InputError(f"{where}: client has one axis; not the shape {list(client.shape)}")
+    if client.dtype.kind == "f" and not np.isfinite(client).all():
+        bad = int(np.argmin(np.isfinite(client)))
+        raise InputError(f"{where}: the client of example {bad} is not a finite number")
+    return client
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:

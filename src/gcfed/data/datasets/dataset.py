@@ -70,6 +70,13 @@ def _refuse_nonfinite(values: Tensor, what: str, has: str) -> None:
         raise InputError(f"{what} {bad} {has} a number that is not finite")
 
 
+def seeded_generator(seed: int) -> np.random.Generator:
+    """What draws the examples of a data set, or which of them are held out."""
+    if seed < 0:
+        raise InputError(f"the seed of a data set is at least 0; not {seed}")
+    return np.random.default_rng(seed)
+
+
 def class_name(dataset: Dataset, label: int) -> str:
     """What a class is called, with its number where another is called the same."""
     names = dataset.class_names

@@ -18,8 +18,11 @@ from gcfed.data.datasets.collect import (
     folder as folder_of_images,
     npz as arrays,
 )
-from gcfed.data.datasets.dataset import DATASETS, Dataset
+from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
 from gcfed.errors import InputError, unknown
+
+MOST_CLASSES = 1_000_000
+"""More are taken for a mistake, such as an identifier in the place of a label."""
 
 
 def dataset_from(
@@ -91,6 +94,8 @@ def folder(
     images are resized to so many rows and columns.  Without a folder test (or val), some images of
     every class, drawn by ``seed``, are held out.
     """
+    if size < 0:
+        raise InputError(f"folder(size=...) is at least 0; not {size}")
     found = _find(root, path)
     train, test = (
         next((found / n for n in names if (found / n).is_dir()), None)
@@ -169,6 +174,8 @@ def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
         return Examples(x, torch.from_numpy(found.y.astype(np.float32)))
     y = found.y
     if y.dtype.kind == "U":
+        if y.ndim != 1:
+            raise InputError(f"{where}: an example has one word as its label; not {y[0]!r:.200}")
         labels = {name: label for label, name in enumerate(names)}
         strange = [i for i, word in enumerate(y) if word not in labels]
         if strange:
@@ -185,7 +192,15 @@ def _is_class(y: Tensor) -> bool:
 
 
 def _count(y: Tensor) -> int:
-    return int(y.max()) + 1 if _is_class(y) else 0
+    """The number of classes, which are counted from 0."""
+    if not _is_class(y):
+        return 0
+    if (count := int(y.max()) + 1) > MOST_CLASSES:
+        raise InputError(
+            f"example {int(y.argmax())} has the label {count - 1}, which makes {count:,} classes: "
+            f"labels count from 0; if there are more than {MOST_CLASSES:,}, give num_classes"
+        )
+    return count
 
 
 def _groups(found: Collected, y: Tensor) -> np.ndarray:
@@ -199,7 +214,7 @@ def _held_out(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Which examples are for testing: at least one of every group, and never all of it."""
     if not 0 < fraction < 1:
         raise InputError(f"test_fraction lies between 0 and 1; not {fraction}")
-    rng, mask = np.random.default_rng(seed), np.zeros(len(groups), bool)
+    rng, mask = seeded_generator(seed), np.zeros(len(groups), bool)
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         size = min(max(1, round(fraction * len(members))), len(members) - 1)

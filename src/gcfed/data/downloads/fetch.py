@@ -24,9 +24,9 @@ from gcfed.errors import InputError
 CACHE = ".gcfed-cache"
 """The folder, in the folder of data, for what gcfed makes and may make again."""
 
-FileVerdict = Literal["verified", "unverified", "different", "missing"]
+FileVerdict = Literal["verified", "unverified", "different", "folder", "missing"]
 """Of a file: its md5 is the published one; it can be read and no md5 is published; it is not the
-published file; it is not there."""
+published file; a folder lies where it belongs; it is not there."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _status(file: File, root: Path) -> FileStatus:
 
 def _verdict(path: Path, file: File) -> FileVerdict:
     if path.is_dir():
-        return "unverified"
+        return "folder" if file.exact else "unverified"
     if file.md5 is None:
         idx(contents(path), path)
         return "unverified"
@@ -149,7 +149,11 @@ def ensure(published: Publication, files: Sequence[File], root: Path) -> dict[st
             install(published, root)
         except InputError as error:
             raise _missing(published, missing, root, str(error)) from None
-    return {f.name: path for f in files if (path := f.find(root)) is not None}
+    found = {f: path for f in files if (path := f.find(root)) is not None}
+    for file, path in found.items():
+        if path.is_dir() and file.exact:
+            raise InputError(f"{published.name}: {path} is a folder, and should be a file: move it")
+    return {file.name: path for file, path in found.items()}
 
 
 def _missing(published: Publication, missing: list[str], root: Path, reason: str) -> InputError:

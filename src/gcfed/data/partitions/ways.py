@@ -15,7 +15,7 @@ import numpy as np
 from gcfed.core import keys
 from gcfed.data.partitions.dirichlet import Shares, by_class, by_mixture, even, in_proportion
 from gcfed.data.partitions.partition import Partition, Pool, stable_sort, top_up
-from gcfed.errors import InputError, unknown
+from gcfed.errors import InputError, made, unknown
 from gcfed.registry import Registry
 
 PARTITIONS: Registry[Callable[..., Partition]] = Registry("partition")
@@ -175,7 +175,8 @@ def divide(text: str, pool: Pool, num_clients: int | None, seed: int) -> Partiti
     partition = PARTITIONS.parse(text)
     if num_clients is None and partition.func is not by:  # which finds its clients in the data
         num_clients = NUM_CLIENTS
-    drawn = partition(pool, num_clients, keys.generator("partition", seed))
+    rng = keys.generator("partition", seed)
+    drawn = made(f"partition {text}", lambda: partition(pool, num_clients, rng))
     if not isinstance(drawn, Partition):
         raise InputError(
             f"partition {text} gave a {type(drawn).__name__}, where a Partition belongs"
