@@ -10,11 +10,7 @@ from gcfed.values import shown
 NUMBER = int | float | None
 
 OF_SUMMARY: Mapping[str, type | UnionType] = {"status": str}
-OF_FINISHED: Mapping[str, type | UnionType] = {
-    "status": str,
-    "test_accuracy": NUMBER,
-    "test_accuracy_best": NUMBER,
-}
+OF_FINISHED: Mapping[str, type | UnionType] = {"status": str, "rounds": int}
 OF_ROUND: Mapping[str, type | UnionType] = {
     "round": int,
     "tested": str | None,
