@@ -19,6 +19,8 @@ from gcfed.config.build import build
 from gcfed.config.plugins import load_plugin
 from gcfed.config.settings import Config, read
 from gcfed.data.datasets.user import MOST_CLASSES, dataset_from
+from gcfed.data.downloads.catalog import PUBLICATIONS
+from gcfed.data.downloads.fetch import ensure
 from gcfed.results.frame import frame, summaries
 from gcfed.results.run import find_runs
 
@@ -283,3 +285,15 @@ def test_a_run_without_a_key_of_its_provenance(gcfed, tmp_path, key):
         answer = gcfed(command, run)
         assert answer.code in (0, 2) and "Traceback" not in answer.err
         assert answer.code == 0 or f"provenance.json is damaged: it lacks '{key}'" in answer.err
+
+
+def test_a_folder_where_a_file_belongs(gcfed, tmp_path):
+    file = PUBLICATIONS["mnist"].files[0]
+    (tmp_path / file.name).mkdir(parents=True)
+    answer = gcfed("data", "check", "mnist", "--data-dir", tmp_path)
+    assert answer.code == 1
+    assert "folder: a folder lies where the file belongs; move it" in answer.out
+    with pytest.raises(InputError, match=r"mnist: .* is a folder, and should be a file: move it"):
+        ensure(PUBLICATIONS["mnist"], [file], tmp_path)
+    (tmp_path / "tiny-imagenet-200").mkdir()  # the archive, unpacked
+    assert "unverified" in gcfed("data", "check", "tinyimagenet", "--data-dir", tmp_path).out
