@@ -287,6 +287,47 @@ def test_a_run_without_a_key_of_its_provenance(gcfed, tmp_path, key):
         assert answer.code == 0 or f"provenance.json is damaged: it lacks '{key}'" in answer.err
 
 
+ARGUMENTS = {
+    "the text of an algorithm is str, not 3": lambda: library.parse(3),
+    "runs are named by the path of a folder; not 3": lambda: library.load_run(3),
+    "by the path of a folder; not None": lambda: frame(None),
+    r"by the path of a folder; not '.x00'": lambda: library.compare("\0"),
+    "a target is a fraction such as 0.6.* not 'a'": lambda: library.compare("x", target="a"),
+    "metrics are functions by name; not 3": lambda: tried(metrics=3),
+    "the mine cannot read .*ZeroDivisionError": lambda: tried(metrics={"mine": lambda a, b: 1 / 0}),
+    "the loss gives one value for a batch": lambda: tried(loss=nn.functional.cross_entropy),
+    "the loss cannot read .*TypeError": lambda: tried(loss=3),
+    "the model gives a tuple, where a tensor": lambda: tried(nn.LSTM(3, 4), algorithm="fedavg"),
+    "the parameter weight is on the device 'meta'": lambda: tried(nn.Linear(3, 4, device="meta")),
+    "train: Cannot copy out of meta tensor": lambda: dataset_from(
+        (torch.ones(9, device="meta"),) * 2
+    ),
+    "a model wraps an nn.Module; not 3": lambda: library.Model(3),
+    "test_fraction is float, not 'a'": lambda: dataset_from((X, Y), test_fraction="a"),
+    "num_classes is at least 0; not -1": lambda: dataset_from((X, Y), num_classes=-1),
+    "class_names is .*, not 3": lambda: dataset_from((X, Y), class_names=3),
+    "seed is int, not 1.5": lambda: dataset_from((X, Y), seed=1.5),
+    "columns is .*, not 3": lambda: dataset_from((X, Y), columns=3),
+    "one tensor of indices for each client": lambda: library.Partition.of([]),
+    r"Dataset\(train=...\) is Examples, not 3": lambda: library.Dataset(
+        train=3, test=3, num_classes=1
+    ),
+    "rounds is int, not 'a'": lambda: library.Schedule(
+        rounds="a", cohort_size=1, batch_size=1, epochs=1
+    ),
+}
+
+
+def tried(module=None, **given):
+    return fit(module or net(), (X, Y), clients=4, cohort=2, rounds=1, batch_size=5, **given)
+
+
+@pytest.mark.parametrize("message", ARGUMENTS)
+def test_arguments_of_another_type(message):
+    with pytest.raises(InputError, match=message):
+        ARGUMENTS[message]()
+
+
 def test_a_folder_where_a_file_belongs(gcfed, tmp_path):
     file = PUBLICATIONS["mnist"].files[0]
     (tmp_path / file.name).mkdir(parents=True)

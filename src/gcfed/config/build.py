@@ -136,9 +136,9 @@ def build(
         initial=model.params,
         keep=kept_for(probes),
     )
-    _try_model(setup, dataset)
-    _tell_small_clients(config, partition)
     metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
+    _try_model(setup, dataset, metrics)
+    _tell_small_clients(config, partition)
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
         setup=setup,
@@ -280,8 +280,8 @@ def _checked(dataset: Dataset, loss: Loss) -> Dataset:
     return dataset
 
 
-def _try_model(setup: Setup, dataset: Dataset) -> None:
-    """Show the model and the loss an example: what they cannot read is refused before a run."""
+def _try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> None:
+    """Show the model, the loss and metrics an example: what fails is refused before a run."""
     x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
     try:
         logits = evaluation.predict(setup, start(setup).server, x).logits
@@ -291,17 +291,32 @@ def _try_model(setup: Setup, dataset: Dataset) -> None:
             f"the model cannot read an example of shape {shape[0]}: {_first_line(error)}"
             f"{_advice(x)}"
         ) from error
+    if not isinstance(logits, torch.Tensor):
+        raise InputError(f"the model gives a {type(logits).__name__}, where a tensor belongs")
     classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
         raise InputError(f"the model gives {given} logits, and there are {needed} classes")
+    if not isinstance(metrics, Mapping):
+        raise InputError(f"metrics are functions by name; not {metrics!r:.200}")
+    for name, function in {"loss": setup.loss, **metrics}.items():
+        _try_function(name, function, logits, y)
+
+
+def _try_function(name: str, function: Any, logits: torch.Tensor, y: torch.Tensor) -> None:
+    """Refuse a loss or a metric that gives no number for each example."""
     try:
-        setup.loss(logits, y)
+        found = function(logits, y)
     except Exception as error:
         shapes = f"logits of shape {list(logits.shape[1:])} and labels of {list(y.shape[1:])}"
         raise InputError(
-            f"the loss cannot read {shapes}, {y.dtype}: {_first_line(error)}"
+            f"the {name} cannot read {shapes}, {y.dtype}: {_first_line(error)}"
         ) from error
+    if not isinstance(found, torch.Tensor) or found.ndim == 0:
+        raise InputError(
+            f"the {name} gives one value for a batch, where one for each example belongs: "
+            "torch's losses do so with reduction='none'"
+        )
 
 
 def _first_line(error: Exception) -> str:

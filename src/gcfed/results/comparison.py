@@ -20,6 +20,7 @@ from gcfed.results.tables import (
     plain,
     ranked,
 )
+from gcfed.values import shown
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,8 @@ def compare(paths: Runs, *, target: float | None = None, baseline: str | None = 
     ``target`` is an accuracy, 0.6 for 60 %; ``baseline`` the algorithm, or the name of the group,
     that every other group of its task is compared with, seed by seed.
     """
-    if target is not None and not 0 < target <= 1:
-        raise InputError(f"a target is a fraction such as 0.6, for 60 %; not {target:g}")
+    if target is not None and not (isinstance(target, int | float) and 0 < target <= 1):
+        raise InputError(f"a target is a fraction such as 0.6, for 60 %; not {shown(target)}")
     groups, notes = group(collect(paths))
     results = [result(each, target) for each in groups]
     if baseline is not None:

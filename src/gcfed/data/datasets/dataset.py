@@ -11,6 +11,7 @@ from gcfed.core.types import Examples, Transform
 from gcfed.data.partitions.partition import Pool
 from gcfed.errors import InputError
 from gcfed.registry import Registry
+from gcfed.values import check_range, checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,8 @@ class Dataset:
     keys: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, (x, y) in (("train", self.train), ("test", self.test)):
+        for name, examples in (("train", self.train), ("test", self.test)):
+            x, y = checked(f"Dataset({name}=...)", examples, Examples)
             for v in x.values() if isinstance(x, dict) else [x]:
                 if len(v) != len(y):
                     raise InputError(f"{len(v)} {name} examples have {len(y)} labels")
@@ -72,8 +74,7 @@ def _refuse_nonfinite(values: Tensor, what: str, has: str) -> None:
 
 def seeded_generator(seed: int) -> np.random.Generator:
     """What draws the examples of a data set, or which of them are held out."""
-    if seed < 0:
-        raise InputError(f"the seed of a data set is at least 0; not {seed}")
+    check_range("the seed of a data set", checked("seed", seed, int), "at least 0")
     return np.random.default_rng(seed)
 
 
