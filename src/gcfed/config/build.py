@@ -1,7 +1,6 @@
 """From a config to a run that can start."""
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +16,17 @@ from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Observation, Probe, kept_for, make_probes, measure
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
-from gcfed.core import keys, tree
+from gcfed.config.trial import readable_labels, tell_small_clients, try_model
+from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
 from gcfed.core.model import Model
 from gcfed.core.server import Server
-from gcfed.core.types import Inputs
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
     Dataset,
     FederatedData,
-    Partition,
     data_dir,
     split_validation,
 )
@@ -45,7 +43,7 @@ from gcfed.registry import Registry
 from gcfed.simulation import evaluation
 from gcfed.simulation.evaluation import Metric, Record, TestSet, accuracy
 from gcfed.simulation.setup import Setup, cross_entropy
-from gcfed.simulation.snapshot import RoundResult, start
+from gcfed.simulation.snapshot import RoundResult
 
 T = TypeVar("T")
 
@@ -110,7 +108,7 @@ def build(
     availability, names["availability"] = settled_availability(config.availability)
     probes = make_probes(config.probes)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
-    whole = dataset = _checked(whole.to(device), given.loss)
+    whole = dataset = readable_labels(whole.to(device), given.loss)
     tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
     if config.validation:
         rng = keys.generator("validation", seed)
@@ -137,8 +135,8 @@ def build(
         keep=kept_for(probes),
     )
     metrics = _first(given.metrics, {"accuracy": accuracy} if dataset.has_classes else {})
-    _try_model(setup, dataset, metrics)
-    _tell_small_clients(config, partition)
+    try_model(setup, dataset, metrics)
+    tell_small_clients(config, partition)
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
         setup=setup,
@@ -174,18 +172,6 @@ def partition_text(config: Config, dataset: Dataset) -> str:
     if "partition" not in config.model_fields_set and "client" in dataset.keys:
         return "by(key='client')"
     return config.partition
-
-
-def _tell_small_clients(config: Config, partition: Partition) -> None:
-    """Say so where every client repeats all it holds to fill a batch; that some do is usual."""
-    most, wanted = int(partition.sizes.max()), config.batch_size
-    if 2 * most < wanted and config.fill == "repeat":
-        warnings.warn(
-            f"each of the {len(partition)} clients holds less than half of batch_size={wanted} (at "
-            f"most {most} examples) and repeats all of them to fill its batches: lower batch_size "
-            "or the number of clients, or set fill = 'none'",
-            stacklevel=3,
-        )
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
@@ -268,69 +254,6 @@ def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
     if config.init is not None:
         load_weights(module, Path(config.init).expanduser())
     return Model(module)
-
-
-def _checked(dataset: Dataset, loss: Loss) -> Dataset:
-    """The data set, if the loss can read its labels."""
-    y = dataset.train.y
-    if loss is cross_entropy and y.is_floating_point() and y.ndim == 1:
-        raise InputError(
-            "these labels are numbers, not classes: gcfed.fit takes a loss=... of them"
-        )
-    return dataset
-
-
-def _try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> None:
-    """Show the model, the loss and metrics an example: what fails is refused before a run."""
-    x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
-    try:
-        logits = evaluation.predict(setup, start(setup).server, x).logits
-    except Exception as error:
-        shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
-        raise InputError(
-            f"the model cannot read an example of shape {shape[0]}: {_first_line(error)}"
-            f"{_advice(x)}"
-        ) from error
-    if not isinstance(logits, torch.Tensor):
-        raise InputError(f"the model gives a {type(logits).__name__}, where a tensor belongs")
-    classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
-    if classes and logits.shape[1] < dataset.num_classes:
-        given, needed = logits.shape[1], dataset.num_classes
-        raise InputError(f"the model gives {given} logits, and there are {needed} classes")
-    if not isinstance(metrics, Mapping):
-        raise InputError(f"metrics are functions by name; not {metrics!r:.200}")
-    for name, function in {"loss": setup.loss, **metrics}.items():
-        _try_function(name, function, logits, y)
-
-
-def _try_function(name: str, function: Any, logits: torch.Tensor, y: torch.Tensor) -> None:
-    """Refuse a loss or a metric that gives no number for each example."""
-    try:
-        found = function(logits, y)
-    except Exception as error:
-        shapes = f"logits of shape {list(logits.shape[1:])} and labels of {list(y.shape[1:])}"
-        raise InputError(
-            f"the {name} cannot read {shapes}, {y.dtype}: {_first_line(error)}"
-        ) from error
-    if not isinstance(found, torch.Tensor) or found.ndim == 0:
-        raise InputError(
-            f"the {name} gives one value for a batch, where one for each example belongs: "
-            "torch's losses do so with reduction='none'"
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-
-
-def _advice(x: Inputs) -> str:
-    """What to do about inputs of whole numbers, which a model that wants tokens alone can read."""
-    whole = [
-        str(v.dtype).removeprefix("torch.") for _, v in tree.leaves(x) if not v.is_floating_point()
-    ]
-    if not whole:
-        return ""
-    return f". Its numbers are {whole[0]}: features are floats, so give x.astype('float32')"
 
 
 def _of_type(wanted: type[T], what: str, value: Any) -> T:
