@@ -46,6 +46,7 @@ HUGE = [
     ("alpha=" + "9" * 400, "alpha is a positive number; not a number of more than 100 digits"),
     ("rounds=" + "9" * 5000, "rounds should be a valid integer"),
     ("lr=1e999", "lr should be"),
+    ("availability=sessions(on=9223372036854775807)", "sessions last less than 2.53 rounds"),
     ("device=meta", "device 'meta' cannot be used"),
     ("device=nonsense", "there is no device 'nonsense'"),
     ("data_dir=a\0b", "data_dir holds a character of code 0"),
@@ -88,6 +89,10 @@ NPZ = [
     ({"x": X, "y": Y, "client": np.int64(3)}, r"client has one axis; not the shape \[\]"),
     ({"x": X, "y": np.where(Y == 3, 10**12, Y)}, "example 3 has the label 1000000000000, which"),
     ({"x": X, "y": Y.astype(np.uint64) + 2**63}, "whole numbers are below 2.63; not 9223"),
+    (
+        {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y[:, None] + np.zeros(3, int)},
+        r"train and test labels are of different kinds: torch.int64 of shape \[\] and .* \[3\]",
+    ),
     ({"x": X, "y": Y.astype(complex)}, "neither numbers nor words, but complex128"),
     ({"x": X, "y": Y.astype("datetime64[s]")}, "neither numbers nor words, but datetime64"),
 ]

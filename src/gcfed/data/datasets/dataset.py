@@ -38,6 +38,11 @@ class Dataset:
                 _refuse_nonfinite(v, f"{name} example", "holds")
             _refuse_nonfinite(y, f"{name} example", "has a label with")
             self._check_labels(name, y)
+        one, other = self.train.y, self.test.y
+        alike = one.is_floating_point() == other.is_floating_point()
+        if one.shape[1:] != other.shape[1:] or not alike:
+            kinds = " and ".join(f"{y.dtype} of shape {list(y.shape[1:])}" for y in (one, other))
+            raise InputError(f"train and test labels are of different kinds: {kinds}")
         if self.class_names and len(self.class_names) != self.num_classes:
             raise InputError(f"{self.num_classes} classes have {len(self.class_names)} names")
 
