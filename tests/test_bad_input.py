@@ -19,6 +19,8 @@ from gcfed.config.build import build
 from gcfed.config.plugins import load_plugin
 from gcfed.config.settings import Config, read
 from gcfed.data.datasets.user import MOST_CLASSES, dataset_from
+from gcfed.data.downloads.catalog import PUBLICATIONS
+from gcfed.data.downloads.fetch import ensure
 from gcfed.results.frame import frame, summaries
 from gcfed.results.run import find_runs
 
@@ -44,6 +46,7 @@ HUGE = [
     ("alpha=" + "9" * 400, "alpha is a positive number; not a number of more than 100 digits"),
     ("rounds=" + "9" * 5000, "rounds should be a valid integer"),
     ("lr=1e999", "lr should be"),
+    ("availability=sessions(on=9223372036854775807)", "sessions last less than 2.53 rounds"),
     ("device=meta", "device 'meta' cannot be used"),
     ("device=nonsense", "there is no device 'nonsense'"),
     ("data_dir=a\0b", "data_dir holds a character of code 0"),
@@ -86,6 +89,10 @@ NPZ = [
     ({"x": X, "y": Y, "client": np.int64(3)}, r"client has one axis; not the shape \[\]"),
     ({"x": X, "y": np.where(Y == 3, 10**12, Y)}, "example 3 has the label 1000000000000, which"),
     ({"x": X, "y": Y.astype(np.uint64) + 2**63}, "whole numbers are below 2.63; not 9223"),
+    (
+        {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y[:, None] + np.zeros(3, int)},
+        r"train and test labels are of different kinds: torch.int64 of shape \[\] and .* \[3\]",
+    ),
     ({"x": X, "y": Y.astype(complex)}, "neither numbers nor words, but complex128"),
     ({"x": X, "y": Y.astype("datetime64[s]")}, "neither numbers nor words, but datetime64"),
 ]
@@ -283,3 +290,56 @@ def test_a_run_without_a_key_of_its_provenance(gcfed, tmp_path, key):
         answer = gcfed(command, run)
         assert answer.code in (0, 2) and "Traceback" not in answer.err
         assert answer.code == 0 or f"provenance.json is damaged: it lacks '{key}'" in answer.err
+
+
+ARGUMENTS = {
+    "the text of an algorithm is str, not 3": lambda: library.parse(3),
+    "runs are named by the path of a folder; not 3": lambda: library.load_run(3),
+    "by the path of a folder; not None": lambda: frame(None),
+    r"by the path of a folder; not '.x00'": lambda: library.compare("\0"),
+    "a target is a fraction such as 0.6.* not 'a'": lambda: library.compare("x", target="a"),
+    "metrics are functions by name; not 3": lambda: tried(metrics=3),
+    "the mine cannot read .*ZeroDivisionError": lambda: tried(metrics={"mine": lambda a, b: 1 / 0}),
+    "the loss gives one value for a batch": lambda: tried(loss=nn.functional.cross_entropy),
+    "the loss cannot read .*TypeError": lambda: tried(loss=3),
+    "the model gives a tuple, where a tensor": lambda: tried(nn.LSTM(3, 4), algorithm="fedavg"),
+    "the parameter weight is on the device 'meta'": lambda: tried(nn.Linear(3, 4, device="meta")),
+    "train: Cannot copy out of meta tensor": lambda: dataset_from(
+        (torch.ones(9, device="meta"),) * 2
+    ),
+    "a model wraps an nn.Module; not 3": lambda: library.Model(3),
+    "test_fraction is float, not 'a'": lambda: dataset_from((X, Y), test_fraction="a"),
+    "num_classes is at least 0; not -1": lambda: dataset_from((X, Y), num_classes=-1),
+    "class_names is .*, not 3": lambda: dataset_from((X, Y), class_names=3),
+    "seed is int, not 1.5": lambda: dataset_from((X, Y), seed=1.5),
+    "columns is .*, not 3": lambda: dataset_from((X, Y), columns=3),
+    "one tensor of indices for each client": lambda: library.Partition.of([]),
+    r"Dataset\(train=...\) is Examples, not 3": lambda: library.Dataset(
+        train=3, test=3, num_classes=1
+    ),
+    "rounds is int, not 'a'": lambda: library.Schedule(
+        rounds="a", cohort_size=1, batch_size=1, epochs=1
+    ),
+}
+
+
+def tried(module=None, **given):
+    return fit(module or net(), (X, Y), clients=4, cohort=2, rounds=1, batch_size=5, **given)
+
+
+@pytest.mark.parametrize("message", ARGUMENTS)
+def test_arguments_of_another_type(message):
+    with pytest.raises(InputError, match=message):
+        ARGUMENTS[message]()
+
+
+def test_a_folder_where_a_file_belongs(gcfed, tmp_path):
+    file = PUBLICATIONS["mnist"].files[0]
+    (tmp_path / file.name).mkdir(parents=True)
+    answer = gcfed("data", "check", "mnist", "--data-dir", tmp_path)
+    assert answer.code == 1
+    assert "folder: a folder lies where the file belongs; move it" in answer.out
+    with pytest.raises(InputError, match=r"mnist: .* is a folder, and should be a file: move it"):
+        ensure(PUBLICATIONS["mnist"], [file], tmp_path)
+    (tmp_path / "tiny-imagenet-200").mkdir()  # the archive, unpacked
+    assert "unverified" in gcfed("data", "check", "tinyimagenet", "--data-dir", tmp_path).out

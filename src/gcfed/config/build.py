@@ -1,7 +1,6 @@
 """From a config to a run that can start."""
 
 import copy
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,8 @@ from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Observation, Probe, kept_for, make_probes, measure
 from gcfed.config.plugins import load_plugins
-from gcfed.config.refusals import check_labels, try_metrics, try_model
 from gcfed.config.settings import Config
+from gcfed.config.trial import readable_labels, tell_small_clients, try_model
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
@@ -29,7 +28,6 @@ from gcfed.data import (
     PARTITIONS,
     Dataset,
     FederatedData,
-    Partition,
     data_dir,
     split_validation,
 )
@@ -122,8 +120,7 @@ def build(
     availability, names["availability"] = settled_availability(config.availability)
     probes = make_probes(config.probes)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
-    whole = dataset = whole.to(device)
-    check_labels(dataset, given.loss)
+    whole = dataset = readable_labels(whole.to(device), given.loss)
     tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
     if config.validation:
         rng = keys.generator("validation", seed)
@@ -150,8 +147,8 @@ def build(
         keep=kept_for(probes),
     )
     metrics = _metrics(config, given, dataset)
-    try_metrics(metrics, setup, dataset, try_model(setup, dataset))
-    _tell_small_clients(config, partition)
+    try_model(setup, dataset, metrics)
+    tell_small_clients(config, partition)
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
         setup=setup,
@@ -197,18 +194,6 @@ def partition_text(config: Config, dataset: Dataset) -> str:
     if "partition" not in config.model_fields_set and "client" in dataset.keys:
         return "by(key='client')"
     return config.partition
-
-
-def _tell_small_clients(config: Config, partition: Partition) -> None:
-    """Say so where every client repeats all it holds to fill a batch; that some do is usual."""
-    most, wanted = int(partition.sizes.max()), config.batch_size
-    if 2 * most < wanted and config.fill == "repeat":
-        warnings.warn(
-            f"each of the {len(partition)} clients holds less than half of batch_size={wanted} (at "
-            f"most {most} examples) and repeats all of them to fill its batches: lower batch_size "
-            "or the number of clients, or set fill = 'none'",
-            stacklevel=3,
-        )
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:

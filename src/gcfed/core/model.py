@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ class Model:
         head: str | Sequence[str] | None = None,
         features: str | None = None,
     ) -> None:
-        _refuse_uninitialized(module)
+        _check_module(module)
         self._original = copy.deepcopy(module)
         module = copy.deepcopy(module)
         self.replaced = key_dropout(module)
@@ -153,13 +154,18 @@ class Model:
         return {name: keys.fold(stream, i) for i, name in enumerate(self._keys)}
 
 
-def _refuse_uninitialized(module: nn.Module) -> None:
+def _check_module(module: Any) -> None:
+    """Refuse what is no module, and modules whose parameters hold no numbers yet."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"a model wraps an nn.Module; not {module!r:.200}")
     for name, weight in module.named_parameters():
         if isinstance(weight, UninitializedParameter):
             raise InputError(
                 f"the parameter {name} has no shape yet, as that of a LazyLinear has none: call "
                 "the module on an example first"
             )
+        if weight.is_meta:
+            raise InputError(f"the parameter {name} is on the device 'meta': it holds no numbers")
 
 
 def _looks_across_a_batch(module: nn.Module) -> bool:

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from gcfed.core.batches import Fill
 from gcfed.errors import InputError
+from gcfed.values import checked, type_hints
 
 LrSchedule = Literal["constant", "exponential", "cosine"]
 Weighting = Literal["uniform", "examples"]
@@ -38,14 +39,14 @@ class Schedule:
     on_nonfinite: OnNonfinite = "fail"
 
     def __post_init__(self) -> None:
+        for name, hint in type_hints(Schedule).items():
+            if get_origin(hint) is not Literal:
+                checked(name, getattr(self, name), hint)
         if (self.epochs is None) == (self.steps is None):
             raise InputError("a schedule gives epochs or steps: one of them, not both")
         for name in ("rounds", "cohort_size", "batch_size", "epochs", "steps"):
             if (count := getattr(self, name)) is not None and count < 1:
                 raise InputError(f"{name} is a positive count; not {count}")
-        for name in ("lr_decay", "server_lr"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name} is a finite number; not {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is between 0 and 2^32 - 1; not {self.seed}")
         if self.lr_decay != 1 and self.lr_schedule != "exponential":

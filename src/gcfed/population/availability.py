@@ -83,6 +83,8 @@ class Sessions:
     def __post_init__(self) -> None:
         if self.on < 1 or self.off < 1:
             raise InputError(f"sessions takes positive counts; not on={self.on}, off={self.off}")
+        if self.on + self.off >= 2**53:  # beyond, a float misses whole numbers
+            raise InputError(f"sessions last less than 2^53 rounds; not {self.on + self.off}")
 
     def __call__(self, num_clients: int, t: int, seed: int) -> ClientIds:
         cycle = self.on + self.off

@@ -41,10 +41,10 @@ METHOD = (
 
 def collect(paths: Runs) -> list[Run]:
     """The runs there are in these places, each once, in the order given."""
-    several = [paths] if isinstance(paths, str | Path | Run) else list(paths)
+    several = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     found: dict[Path, Run] = {}
     for place in several:
-        runs = [place] if isinstance(place, Run) else find_runs(Path(place))
+        runs = [place] if isinstance(place, Run) else find_runs(place)
         if not runs:
             raise InputError(f"{place} is neither a run nor a folder of runs")
         for run in runs:

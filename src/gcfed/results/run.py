@@ -29,6 +29,7 @@ from gcfed.results.facts import facts, last_rounds, round_columns
 from gcfed.results.fields import OF_FINISHED, OF_ROUND, OF_SUMMARY, fields_of
 from gcfed.results.summary import judged_by, summarize
 from gcfed.simulation.evaluation import Record
+from gcfed.values import shown, unwritable
 
 BATCH = 1000  # examples that a loaded model is shown at once
 
@@ -198,14 +199,16 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """The run in a folder."""
+    _check_path(path)
     for name in (directory.CONFIG, directory.SUMMARY):
         if not (Path(path) / name).is_file():
             raise InputError(f"{path} is not a run: it holds no {name}")
     return Run(Path(path))
 
 
-def find_runs(folder: Path) -> list[Run]:
+def find_runs(folder: str | Path) -> list[Run]:
     """The run in a folder, or all runs below it, by path; damaged ones are left out and named."""
+    _check_path(folder)
     runs = []
     for path, below, files in os.walk(folder):
         if {directory.CONFIG, directory.SUMMARY} <= set(files):
@@ -215,6 +218,11 @@ def find_runs(folder: Path) -> list[Run]:
             below.clear()  # what is in a run is its own, and may be many files
         below.sort()
     return runs
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, str | Path) or unwritable(str(path)):
+        raise InputError(f"runs are named by the path of a folder; not {shown(path)}")
 
 
 def _is_readable(run: Run) -> bool:

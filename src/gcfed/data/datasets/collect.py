@@ -239,8 +239,12 @@ def _channels_first(x: np.ndarray, is_tensor: bool) -> np.ndarray:
 def _array(value: Any, where: str) -> np.ndarray:
     try:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{where}: {error}") from None
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # a tensor may be sparse, or hold nothing
+        raise InputError(f"{where}: {str(error).splitlines()[0]}") from None
     if array.dtype.kind not in "biufU":
         raise InputError(f"{where}: neither numbers nor words, but {array.dtype}")
     if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():

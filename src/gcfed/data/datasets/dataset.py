@@ -11,6 +11,7 @@ from gcfed.core.types import Examples, Transform
 from gcfed.data.partitions.partition import Pool
 from gcfed.errors import InputError
 from gcfed.registry import Registry
+from gcfed.values import check_range, checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +30,19 @@ class Dataset:
     keys: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, (x, y) in (("train", self.train), ("test", self.test)):
+        for name, examples in (("train", self.train), ("test", self.test)):
+            x, y = checked(f"Dataset({name}=...)", examples, Examples)
             for v in x.values() if isinstance(x, dict) else [x]:
                 if len(v) != len(y):
                     raise InputError(f"{len(v)} {name} examples have {len(y)} labels")
                 _refuse_nonfinite(v, f"{name} example", "holds")
             _refuse_nonfinite(y, f"{name} example", "has a label with")
             self._check_labels(name, y)
+        one, other = self.train.y, self.test.y
+        alike = one.is_floating_point() == other.is_floating_point()
+        if one.shape[1:] != other.shape[1:] or not alike:
+            kinds = " and ".join(f"{y.dtype} of shape {list(y.shape[1:])}" for y in (one, other))
+            raise InputError(f"train and test labels are of different kinds: {kinds}")
         if self.class_names and len(self.class_names) != self.num_classes:
             raise InputError(f"{self.num_classes} classes have {len(self.class_names)} names")
 
@@ -72,8 +79,7 @@ def _refuse_nonfinite(values: Tensor, what: str, has: str) -> None:
 
 def seeded_generator(seed: int) -> np.random.Generator:
     """What draws the examples of a data set, or which of them are held out."""
-    if seed < 0:
-        raise InputError(f"the seed of a data set is at least 0; not {seed}")
+    check_range("the seed of a data set", checked("seed", seed, int), "at least 0")
     return np.random.default_rng(seed)
 
 

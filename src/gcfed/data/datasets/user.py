@@ -20,6 +20,7 @@ from gcfed.data.datasets.collect import (
 )
 from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
 from gcfed.errors import InputError, unknown
+from gcfed.values import check_range, checked
 
 MOST_CLASSES = 1_000_000
 """More are taken for a mistake, such as an identifier in the place of a label."""
@@ -56,8 +57,12 @@ def dataset_from(
     >>> len(mine.train.y), len(mine.test.y), mine.num_classes
     (40, 10, 5)
     """
+    checked("test_fraction", test_fraction, float)
+    checked("class_names", class_names, Sequence[str])
+    if num_classes is not None:
+        check_range("num_classes", checked("num_classes", num_classes, int), "at least 0")
+    x, y = checked("columns", columns, tuple[str, ...] | None) or (None, None)
     train, test = _both(train, test)
-    x, y = columns or (None, None)
     named = Columns(x, y, client)
     found = collect(train, "train", named)
     held = None if test is None else collect(test, "test", named)

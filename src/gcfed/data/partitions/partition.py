@@ -43,6 +43,8 @@ class Partition:
     @classmethod
     def of(cls, parts: Sequence[Tensor]) -> "Partition":
         """From the indices of each client."""
+        if not parts or not all(isinstance(part, Tensor) for part in parts):
+            raise InputError("a partition is a list of one tensor of indices for each client")
         sizes = torch.tensor([0, *map(len, parts)])
         return cls(torch.cat(list(parts)), sizes.cumsum(0))
 
