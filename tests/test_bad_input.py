@@ -297,9 +297,11 @@ ARGUMENTS = {
     "runs are named by the path of a folder; not 3": lambda: library.load_run(3),
     "by the path of a folder; not None": lambda: frame(None),
     r"by the path of a folder; not '.x00'": lambda: library.compare("\0"),
-    "a target is a fraction such as 0.6.* not 'a'": lambda: library.compare("x", target="a"),
-    "metrics are functions by name; not 3": lambda: tried(metrics=3),
-    "the mine cannot read .*ZeroDivisionError": lambda: tried(metrics={"mine": lambda a, b: 1 / 0}),
+    "a target is a number such as 0.6.* not 'a'": lambda: library.compare("x", target="a"),
+    "metrics are names, or functions by name; not 3": lambda: tried(metrics=3),
+    "the metric mine cannot read .*ZeroDivisionError": lambda: tried(
+        metrics={"mine": lambda a, b: 1 / 0}
+    ),
     "the loss gives one value for a batch": lambda: tried(loss=nn.functional.cross_entropy),
     "the loss cannot read .*TypeError": lambda: tried(loss=3),
     "the model gives a tuple, where a tensor": lambda: tried(nn.LSTM(3, 4), algorithm="fedavg"),

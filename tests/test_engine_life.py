@@ -99,6 +99,7 @@ def test_a_round_leaves_the_engine_it_is_given_open(make_setup):
 def test_fit_leaves_nothing_whatever_its_caller_does():
     x, y = torch.randn(40, 8), torch.arange(40) % 2
     settings = {"clients": 4, "cohort": 2, "rounds": 2, "engine": "workers(processes=2)"}
+    settings["batch_size"] = 10
 
     def fail(record):
         assert len(multiprocessing.active_children()) == 2

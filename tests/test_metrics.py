@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("float32", "registries")
 
 OLD = Path(__file__).parent / "old_runs"
 SETTINGS = {"clients": 6, "cohort": 3, "partition": "iid", "rounds": 4, "engine": "sequential"}
+SETTINGS |= {"batch_size": 20}
 PLUGIN = """
 import gcfed
 

@@ -162,7 +162,14 @@ class Mine(nn.Module):
 def fitted(**changes):
     torch.manual_seed(0)
     x, y = torch.randn(120, 12), torch.arange(120) % 3
-    settings = {"clients": 6, "cohort": 2, "rounds": 3, "partition": "iid", "epochs": 2}
+    settings = {
+        "clients": 6,
+        "cohort": 2,
+        "rounds": 3,
+        "partition": "iid",
+        "epochs": 2,
+        "batch_size": 20,
+    }
     settings |= {"engine": "sequential", **changes}
     return fit(Mine(), (x, y), (x[:30], y[:30]), algorithm="fedprox(mu=0.1)", **settings)
 

@@ -311,7 +311,8 @@ def test_describe_says_what_happens_to_each_parameter(net):
 def test_runs_that_roles_change_are_other_runs():
     def numerics(algorithm, shape):
         dataset = f"synthetic(train=40, test=10, shape={shape})"
-        config = Config(algorithm=algorithm, dataset=dataset, model="mlp", clients=9, device="cpu")
+        settings = {"model": "mlp", "clients": 9, "batch_size": 4, "device": "cpu"}
+        config = Config(algorithm=algorithm, dataset=dataset, **settings)
         return identity(build(config)).get("numerics")
 
     changed, same = (1,), (1, 8, 8)  # mlp's first layer has one input per output, or 64

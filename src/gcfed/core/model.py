@@ -96,8 +96,15 @@ class Model:
             out = out._replace(features=seen[-1])
         return out, buffers
 
+    def check_numbers(self) -> None:
+        """Refuse parameters on the device 'meta', which have a shape and no numbers."""
+        for name, weight in self.params.items():
+            if weight.is_meta:
+                raise InputError(f"the parameter {name} is on the device 'meta': it has no numbers")
+
     def to(self, device: torch.device) -> "Model":
         """A copy of the model on ``device``."""
+        self.check_numbers()
         twin = copy.deepcopy(self)
         twin.params, twin.buffers = (
             tree.map(lambda w: w.to(device), values) for values in (self.params, self.buffers)
@@ -155,7 +162,7 @@ class Model:
 
 
 def _check_module(module: Any) -> None:
-    """Refuse what is no module, and modules whose parameters hold no numbers yet."""
+    """Refuse what is no module, and modules whose parameters have no shape yet."""
     if not isinstance(module, nn.Module):
         raise InputError(f"a model wraps an nn.Module; not {module!r:.200}")
     for name, weight in module.named_parameters():
@@ -164,8 +171,6 @@ def _check_module(module: Any) -> None:
                 f"the parameter {name} has no shape yet, as that of a LazyLinear has none: call "
                 "the module on an example first"
             )
-        if weight.is_meta:
-            raise InputError(f"the parameter {name} is on the device 'meta': it holds no numbers")
 
 
 def _looks_across_a_batch(module: nn.Module) -> bool:

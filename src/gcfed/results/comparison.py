@@ -217,6 +217,8 @@ def compare(
     value of it, such as 0.6 for an accuracy of 60 %; ``baseline`` the algorithm, or the name of the
     group, that every other group of its task is compared with, seed by seed.
     """
+    if not isinstance(target, int | float | None):
+        raise InputError(f"a target is a number such as 0.6, for 60 %; not {target!r:.200}")
     runs = collect(paths)
     scale = _metric(runs, metric)
     _check_target(target, scale)

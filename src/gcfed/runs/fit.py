@@ -100,6 +100,8 @@ def fit(
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm
+    if not isinstance(metrics, Mapping | Sequence | None):
+        raise InputError(f"metrics are names, or functions by name; not {metrics!r:.200}")
     if metrics is not None and not isinstance(metrics, Mapping):
         settings["metrics"], metrics = metrics, None
     given = Given(

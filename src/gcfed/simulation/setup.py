@@ -85,6 +85,7 @@ class Setup:
             raise InputError("an algorithm that replaces the mean needs the whole cohort: no chunk")
         if not self.model.params:
             raise InputError("the module has no parameter that needs a gradient: nothing to train")
+        self.model.check_numbers()
         if self.initial is not None and self.initial.keys() != self.model.params.keys():
             raise InputError("the initial weights are not named as the model's parameters are")
         for need, (met, given) in self._met().items():
