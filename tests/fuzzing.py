@@ -28,7 +28,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings, strategies as 
 from gcfed import ALGORITHMS, MODELS, PARTITIONS, Config, InputError, load_run, parse
 from gcfed.algorithms import spec
 from gcfed.analysis import PROBES
-from gcfed.config.build import build, make_module
+from gcfed.config.build import build
+from gcfed.config.materials import make_module
 from gcfed.config.settings import assignment, make, override, read
 from gcfed.data import DATASETS, Pool, dataset_from
 from gcfed.data.partitions.ways import divide

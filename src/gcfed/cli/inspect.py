@@ -10,7 +10,7 @@ from gcfed.algorithms.centralized import describe
 from gcfed.algorithms.spec import parse
 from gcfed.cli import console
 from gcfed.cli.options import DataDir, Plugins
-from gcfed.config.build import module_for, read_dataset
+from gcfed.config.materials import module_for, read_dataset
 from gcfed.config.settings import Config
 from gcfed.core.description import COLUMNS
 from gcfed.core.model import Model

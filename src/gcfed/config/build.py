@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Observation, Probe, kept_for, make_probes, measure
+from gcfed.config.materials import load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
 from gcfed.config.trial import readable_labels, tell_small_clients, try_model
@@ -35,7 +34,7 @@ from gcfed.data.datasets.user import settled
 from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics
 from gcfed.data.partitions.ways import divide
 from gcfed.engines import ENGINES, resolve
-from gcfed.errors import InputError, made
+from gcfed.errors import InputError
 from gcfed.models import MODELS
 from gcfed.population.availability import settled as settled_availability
 from gcfed.population.faults import FAULTS
@@ -214,62 +213,6 @@ def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, An
     }
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Put the weights of a safetensors file into a module of the same names and shapes."""
-    try:
-        weights = load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"there is no file of weights {path}") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a safetensors file: {error}") from None
-    own = module.state_dict()
-    filled = {own[name].data_ptr() for name in weights.keys() & own.keys()}  # tied ones are one
-    wrong = [
-        f"it lacks {n}" for n in own.keys() - weights.keys() if own[n].data_ptr() not in filled
-    ]
-    wrong += [f"the model has no {name}" for name in weights.keys() - own.keys()]
-    wrong += [
-        f"{name} is {list(weights[name].shape)} and should be {list(own[name].shape)}"
-        for name in weights.keys() & own.keys()
-        if weights[name].shape != own[name].shape
-    ]
-    if wrong:
-        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        listed = ", ".join(sorted(wrong)[:3])
-        raise InputError(f"the weights in {path} do not fit the model: {listed}{more}")
-    module.load_state_dict(weights, strict=False)
-
-
-def make_module(
-    text: str, shape: Any, num_classes: int, *, dtype: torch.dtype, seed: int = 0
-) -> nn.Module:
-    """The model that ``text`` names, its weights drawn by a seed whatever torch's defaults are."""
-    make, default = MODELS.parse(text), torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype)
-        with keys.seeded("weights", seed):
-            what = f"model {text}"
-            return _of_type(nn.Module, what, made(what, lambda: make(shape, num_classes)))
-    finally:
-        torch.set_default_dtype(default)
-
-
-def module_for(text: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
-    """The model that ``text`` names, made to read the examples of a data set."""
-    x = dataset.train.x
-    if isinstance(x, dict):
-        raise InputError(f"model {text} reads one tensor; this data set has several")
-    shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
-    return make_module(text, shape, dataset.num_classes, dtype=dtype, seed=seed)
-
-
-def read_dataset(text: str, folder: str | Path | None) -> Dataset:
-    """The data set that ``text`` names."""
-    root = data_dir(None if folder is None else Path(folder))
-    make, what = DATASETS.parse(text), f"dataset {text}"
-    return _of_type(Dataset, what, made(what, lambda: make(root)))
-
-
 def _dataset(config: Config) -> Dataset:
     return read_dataset(config.dataset, config.data_dir)
 
@@ -282,12 +225,6 @@ def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
     if config.init is not None:
         load_weights(module, Path(config.init).expanduser())
     return Model(module)
-
-
-def _of_type(wanted: type[T], what: str, value: Any) -> T:
-    if not isinstance(value, wanted):
-        raise InputError(f"{what} gave a {type(value).__name__}, where a {wanted.__name__} belongs")
-    return value
 
 
 def _first(value: T | None, default: T) -> T:

@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from gcfed.config.build import load_weights, make_module, read_dataset
 from gcfed.config.identity import normalised
+from gcfed.config.materials import load_weights, make_module, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config, make, read
 from gcfed.core.metrics import Scale, named

@@ -11,7 +11,8 @@ from gcfed.cli import console
 from gcfed.cli.data import describe
 from gcfed.cli.options import DataDir, Force, Plugins, check_positive
 from gcfed.cli.pictures import check_out, save
-from gcfed.config.build import partition_text, read_dataset
+from gcfed.config.build import partition_text
+from gcfed.config.materials import read_dataset
 from gcfed.config.settings import Config, make
 from gcfed.data import DATASETS, PARTITIONS, Dataset, Partition
 from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics

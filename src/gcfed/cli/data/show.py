@@ -9,7 +9,7 @@ from gcfed.cli import console
 from gcfed.cli.data import describe
 from gcfed.cli.options import DataDir, Force, Plugins, check_positive
 from gcfed.cli.pictures import check_out, save
-from gcfed.config.build import read_dataset
+from gcfed.config.materials import read_dataset
 from gcfed.data import DATASETS
 from gcfed.errors import InputError
 
