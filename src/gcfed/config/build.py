@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a program brings itself, in the place of what a config can name."""
+    """Objects that a program passes itself, in place of what a config can name."""
 
     algorithm: Algorithm | None = None
     module: nn.Module | None = None
@@ -196,7 +196,7 @@ def partition_text(config: Config, dataset: Dataset) -> str:
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
-    """What a config left to be found out, and paths that hold wherever it is read."""
+    """The values that a config left open, now known, and its paths made absolute."""
     return {
         "algorithm": to_text(setup.algorithm),
         "clients": setup.data.num_clients,

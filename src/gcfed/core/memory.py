@@ -16,7 +16,7 @@ BITS, DEPTH = 5, 6  # a trie of 32 branches, deep enough for 2^30 clients
 
 
 class Store(Protocol[Row]):
-    """Rows by client, as a value: `scatter` gives a new store.  On a disk, over a network, ..."""
+    """Rows by client, as a value: `scatter` gives a new store and leaves the old one as it was."""
 
     def gather(self, ids: Sequence[int], init: Callable[[], Row], device: torch.device) -> Row:
         """The rows of a cohort, stacked on a leading client axis; ``init`` makes a missing one."""

@@ -45,7 +45,7 @@ class FederatedData:
 
     @cached_property
     def handle(self) -> DataHandle:
-        """What work on these examples refers to them by."""
+        """The handle by which jobs refer to these examples."""
         return DataHandle(Examples(self.x, self.y))
 
     @property

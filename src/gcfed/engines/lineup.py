@@ -61,7 +61,7 @@ class Lineup:
         return sum(n > t for n in self.steps)
 
     def batches(self) -> Iterator[Batch]:
-        """Everyone's, step by step; rows of a client that has finished are padding."""
+        """The batches of all clients, step by step; a client that has finished gets padding."""
         busy = sum(n > 0 for n in self.steps)
         for batch in self._batches():
             batch.mask[busy:] = False
@@ -77,7 +77,7 @@ class Lineup:
             yield tree.take(tree.concat(parts), self.order)
 
     def begin(self) -> Progress:
-        """Everyone before the first step, in memory of their own."""
+        """All clients before their first step, in memory of their own."""
         return tree.map(lambda x: x.clone(), over_clients(self.task.begin, self.cohort))
 
     def finish(self, at: Progress) -> list[Trained]:
@@ -139,10 +139,10 @@ def copy(to: object, source: object) -> None:
 
 
 def compact(x: Tensor) -> Tensor:
-    """One of what is the same for all clients."""
+    """The first row of a tensor whose rows are all the same; any other tensor as it is."""
     return x[:1] if x.stride(0) == 0 else x
 
 
 def own(x: Tensor) -> Tensor:
-    """A copy in memory of its own; what is shared stays one."""
+    """A copy in memory of its own; rows that are all the same are copied once."""
     return compact(x).clone().expand_as(x)

@@ -70,7 +70,7 @@ class Daily:
 @AVAILABILITIES.register("sessions")
 @dataclass(frozen=True, kw_only=True)
 class Sessions:
-    """ClientIds that come and go: in stretches, on average ``on`` rounds there and ``off`` away.
+    """Clients that come and go, in stretches: on average ``on`` rounds there and ``off`` away.
 
     Once in every ``on + off`` rounds, counted from a start of its own, a client comes, at a time
     and for a length drawn anew.  (If ``on > off``, once in so many it goes.)  The length drawn is
@@ -96,7 +96,7 @@ class Sessions:
         return np.flatnonzero(inside if self.on <= self.off else ~inside)
 
     def _stretch(self, num_clients: int, number: int, seed: int) -> np.ndarray:
-        """Where the one stretch of each client's cycle of this number starts, and how long it is.
+        """When each client's stretch in a cycle starts, and how many rounds it lasts.
 
         It starts after the cycle does, so that no two of them touch.
         """
@@ -153,7 +153,7 @@ def _fixed(seed: int, num_clients: int) -> np.ndarray:
 
 
 def _drawn(seed: int, number: int, shape: tuple[int, ...]) -> np.ndarray:
-    """New ones for each number (a round, a cycle); a client's do not depend on how many there are.
+    """Random numbers for a round or a cycle; a client's do not depend on how many there are.
 
     Numbers are counted from one here: numpy pads seeds with zeros, and zero is `_fixed`'s.
     """

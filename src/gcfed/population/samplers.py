@@ -51,7 +51,7 @@ def cyclic(
     groups: int = 4,
     rounds: int = 10,
 ) -> np.ndarray:
-    """ClientIds in groups that are available in turn, each for some rounds, as time zones are.
+    """Clients in groups that are available in turn, each for some rounds, as time zones are.
 
     Client i is of group ``i % groups``; within the group that is awake all are as likely.
     """

@@ -59,11 +59,11 @@ class Checkpoints:
         self._best: dict[str, Any] | None = None
 
     def rounds(self) -> list[int]:
-        """After how many rounds there is one, the last first."""
+        """The rounds after which there is a checkpoint, the last first."""
         return [int(path.stem) for path in manifests(self._folder)]
 
     def save(self, snapshot: Snapshot, best: Best | None, lines: Mark, probes: Mark) -> None:
-        """Write a checkpoint; those before the last but one go once it is there."""
+        """Write a checkpoint, then delete all but the last two."""
         rounds = snapshot.round + 1
         clients = self._clients.save(snapshot.clients, rounds)
         data = to_bytes(snapshot.server._asdict())
@@ -77,7 +77,7 @@ class Checkpoints:
         self._prune(self.rounds()[:KEPT])
 
     def read(self, rounds: int) -> Checkpoint:
-        """What a manifest says."""
+        """Read the manifest of the checkpoint after so many rounds."""
         path = self._file(rounds, "json")
         try:
             found = json.loads(path.read_bytes())
@@ -94,7 +94,7 @@ class Checkpoints:
         return checkpoint
 
     def load(self, checkpoint: Checkpoint, device: torch.device) -> Snapshot:
-        """Where the run stood."""
+        """Read where the run stood at a checkpoint."""
         path = self._file(checkpoint.rounds, "safetensors")
         server = Server(**read_tree(path, checkpoint.server, device))
         return Snapshot(checkpoint.rounds - 1, server, self._clients.load(checkpoint.clients))
@@ -129,7 +129,7 @@ class Checkpoints:
             return None
 
     def _prune(self, kept: list[int]) -> None:
-        """Leave nothing but these checkpoints: manifests go first, then what they name."""
+        """Delete all checkpoints but these: first the manifests, then the files they name."""
         names = {
             self._file(rounds, kind).name for rounds in kept for kind in ("json", "safetensors")
         }
@@ -147,6 +147,6 @@ class Checkpoints:
         return self._folder / f"{rounds:08d}.{kind}"
 
     def _key(self, rounds: int) -> list[int]:
-        """Of the next round: another one would draw other numbers."""
+        """The random key of the next round, which tells one run and round from another."""
         key: list[int] = keys.key(self._seed, rounds).tolist()
         return key

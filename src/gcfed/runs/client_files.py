@@ -41,7 +41,7 @@ class ClientFiles:
         self._unneeded: set[Path] = set()
 
     def save(self, clients: Clients, rounds: int) -> Mark:
-        """Write what changed since the last time."""
+        """Write the rows that changed since the last checkpoint; gives the place in the journal."""
         written: Index = {}
         line: dict[str, Any] = {"rounds": rounds, **{kind: {} for kind in Clients._fields}}
         for kind in Clients._fields:
@@ -59,7 +59,7 @@ class ClientFiles:
         return self._journal.mark()
 
     def prune(self) -> None:
-        """Let go of what no checkpoint but the last but two needed."""
+        """Delete files of clients that only older checkpoints than the last two used."""
         self._drop(self._unneeded)
 
     def load(self, mark: Mark) -> Clients:
@@ -71,7 +71,7 @@ class ClientFiles:
         return Clients(**clients)
 
     def rewind(self, mark: Mark, clients: Clients, before: Mark | None) -> None:
-        """Go back to a checkpoint whose clients were loaded; the one ``before`` it is kept too."""
+        """Go back to a checkpoint whose clients were loaded; the one before it keeps its files."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._index, self._saved = self._versions(mark), clients
         try:
@@ -113,7 +113,7 @@ class ClientFiles:
 
 
 def read_tree(path: Path, sha256: str, device: Any = None) -> Any:
-    """The tree in a file, if that is what was written."""
+    """Read the tree in a file; a `DamagedError` if it is not what was written."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -22,7 +22,7 @@ PREFIX = ".spill-"
 
 
 class SpillFolder:
-    """A folder that goes with the last store that refers to it."""
+    """A folder that is deleted when no store refers to it any more."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -34,7 +34,7 @@ class SpillFolder:
 
 
 class Spilled:
-    """A row in a file, which goes with the last version of the store that holds it."""
+    """A row in a file, which is deleted when no version of a store holds it any more."""
 
     def __init__(self, path: Path, row: Any) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Spilled:
 
 @dataclass(frozen=True)
 class DiskStore(Generic[Row]):
-    """Rows in files of a folder; in memory is which client's is where."""
+    """Rows in files of a folder; memory holds only which file is whose."""
 
     folder: SpillFolder
     rows: Trie[Spilled] = field(default_factory=Trie)

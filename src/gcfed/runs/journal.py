@@ -14,14 +14,14 @@ class DamagedError(Exception):
 
 
 class Mark(NamedTuple):
-    """How far a journal had come, and what it held so far."""
+    """A place in a journal: how many bytes come before it, and their hash."""
 
     bytes: int = 0
     sha256: str = hashlib.sha256().hexdigest()
 
 
 class Journal:
-    """Lines of JSON; what stands behind the last of them, such as a torn one, does not count."""
+    """Lines of JSON in a file; a torn line at its end does not count."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class Journal:
         self.num_lines += 1
 
     def mark(self) -> Mark:
-        """Where it is now, once that is safe on the disk."""
+        """The place at its end, once everything before it is safe on the disk."""
         sync(self.path)
         return Mark(self._bytes, self._digest.hexdigest())
 
@@ -47,7 +47,7 @@ class Journal:
         return [json.loads(line) for line in data.splitlines()]
 
     def cut(self, mark: Mark) -> None:
-        """Forget what came after ``mark``; makes the file where there is none."""
+        """Delete what comes after ``mark``; makes the file where there is none."""
         data = self._until(mark)
         self.path.touch()
         os.truncate(self.path, len(data))

@@ -39,7 +39,7 @@ else:
 
 @contextmanager
 def locked(paths: Sequence[Path]) -> Iterator[None]:
-    """Inside, these run directories are this process's own.
+    """Lock run directories, so that no other process writes them until the block ends.
 
     The system holds the locks, and lets go of them when the process ends, however it ends: the file
     that a killed process leaves behind locks nothing.  It says who has it, for others to read.

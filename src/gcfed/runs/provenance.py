@@ -45,7 +45,7 @@ def provenance(
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What runs are run with."""
+    """The versions, the machine and the command that a run is made with."""
     return {
         "gcfed": version("gcfed"),
         "commit": _commit(),

@@ -59,7 +59,7 @@ def check_rounds(rounds: int | None) -> None:
 
 
 def is_done(run: Run, rounds: int) -> bool:
-    """Whether a run has this many rounds, or never will."""
+    """Whether a run has this many rounds, or diverged before."""
     summary = run.summary
     finished = summary["status"] == "finished" and summary["rounds"] >= rounds
     return finished or "diverged" in summary
@@ -86,7 +86,7 @@ def rebuild(runs: Sequence[Run], rounds: int | None = None) -> list[Experiment]:
 
 @contextmanager
 def recorded_threads(run: Run) -> Iterator[None]:
-    """Inside, sums are split among as many threads as they were."""
+    """Use as many threads as the run began with, so that sums are split as they were."""
     threads = torch.get_num_threads()
     torch.set_num_threads(run.provenance["threads"])
     try:
@@ -104,7 +104,7 @@ def _warn_of_changes(run: Run, experiment: Experiment) -> None:
 
 
 def _agreed(runs: Sequence[Run], rounds: int | None) -> int:
-    """How many rounds a set of runs shall have."""
+    """The number of rounds that runs trained together are taken to."""
     check_rounds(rounds)
     wanted = max(run.config.rounds for run in runs) if rounds is None else rounds
     done = max(run.num_rounds for run in runs)
@@ -120,7 +120,7 @@ def _agreed(runs: Sequence[Run], rounds: int | None) -> int:
 
 
 def _go_to_checkpoint(runs: Sequence[Run], writers: Sequence[RunWriter]) -> list[int]:
-    """Go to the last place that all runs saved; which runs go on from there."""
+    """Take all runs back to the last checkpoint that each of them has; gives those that go on."""
     saved = {n for writer in writers for n in writer.checkpoints.rounds()}
     for num_rounds in sorted(saved, reverse=True):
         places = _load(runs, writers, num_rounds)

@@ -63,7 +63,7 @@ class RunStore:
     def _go_on(
         self, configs: Sequence[Config], hashes: Sequence[str], observe: Observer | None
     ) -> bool:
-        """Take the runs that are there to their last round, set by set, unless one is stopped."""
+        """Go on with the runs that are there; False if one of them was stopped on the way."""
         for config, sha256 in zip(configs, hashes, strict=True):
             run = self.find_sha256(sha256, config.seed)
             if run is None or is_done(run, config.rounds):
@@ -98,7 +98,7 @@ class RunStore:
             begin([experiments[i] for i in new], list(paths.values()), told)
 
     def _refuse_existing(self, path: Path, sha256: str) -> None:
-        """A folder in which a new run shall begin holds none."""
+        """Refuse a folder for a new run that holds one already."""
         if not (path / directory.SUMMARY).exists():
             return
         if self._sha256(path) == sha256:

@@ -18,7 +18,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def from_bytes(data: bytes, device: torch.device | None = None) -> Any:
-    """What `to_bytes` was given; what was not in the host's memory goes to ``device``."""
+    """Undo `to_bytes`; tensors that were not in the host's memory go to ``device``."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     return _fill(json.loads(header["__metadata__"][OUTLINE]), load(data), device)

@@ -36,7 +36,7 @@ class TrackerWarning(UserWarning):
 
 
 class Tracker(Protocol):
-    """Follows one run.  ``known`` is what ``start`` gave before the run was resumed, if it was."""
+    """Follows one run.  ``start`` gives its own name for the run, and is told it on resuming."""
 
     def start(self, config: Config, known: str | None) -> str | None: ...
 

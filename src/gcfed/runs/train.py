@@ -77,7 +77,7 @@ def begin(
 
 
 def train(writers: Sequence[RunWriter], observe: Observer | None = None) -> list[dict[str, Any]]:
-    """Take runs, which stand after the same round, to their last, and trackers along."""
+    """Train runs, which stand after the same round, to their last round, and tell the trackers."""
     configs = {writer.path: writer.experiment.config for writer in writers}
     with Tracking(writers[0].experiment.config.track, configs) as tracking, _ending(writers):
         try:
@@ -120,7 +120,7 @@ def _train(writers: Sequence[RunWriter], observe: Observer) -> None:
 
 @contextmanager
 def _ending(writers: Sequence[RunWriter]) -> Iterator[None]:
-    """Whatever ends the training inside, the runs say so, if that much can still be written."""
+    """If training fails inside, write into every run's summary why, as far as that is possible."""
     try:
         yield
     except Exception as error:
@@ -138,7 +138,7 @@ def _ending(writers: Sequence[RunWriter]) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Inside, an error of the disk says what it leaves a run with."""
+    """Turn an error of the disk into advice: what was saved, and how to go on."""
     try:
         yield
     except OSError as error:
@@ -151,7 +151,7 @@ def _reason(error: OSError) -> str:
 
 
 def renumbered(observe: Observer | None, where: Mapping[int, int]) -> Observer | None:
-    """An observer that is told of runs by other numbers, and of some not at all."""
+    """An observer of some of the runs, by the numbers that ``where`` gives them."""
     if observe is None:
         return None
 
@@ -171,7 +171,7 @@ class CheckpointClock:
         self._since = time.monotonic()
 
     def is_due(self, num_rounds: int) -> bool:
-        """Asked after every round."""
+        """Whether a checkpoint is due now; to be asked after every round."""
         now = time.monotonic()
         if num_rounds % self._every and now - self._since < self._seconds:
             return False

@@ -25,7 +25,7 @@ from gcfed.simulation.snapshot import RoundResult, Snapshot
 
 
 class Place(NamedTuple):
-    """Somewhere a run can go on from."""
+    """Where a run can go on from: its beginning, or a checkpoint."""
 
     checkpoint: Checkpoint | None
     snapshot: Snapshot
@@ -71,7 +71,7 @@ class RunWriter:
         return len(self.lines) >= self.experiment.config.rounds
 
     def load(self, num_rounds: int) -> Place:
-        """The place after so many rounds, if it was saved."""
+        """Read the place after so many rounds; a `DamagedError` if its files are not as written."""
         checkpoint = self.checkpoints.read(num_rounds)
         lines = self._rounds.read(checkpoint.lines)
         if self._probes is not None:
@@ -104,7 +104,7 @@ class RunWriter:
             self.experiment = replace(self.experiment, setup=setup)
 
     def diverge(self, error: DivergedError) -> None:
-        """End here: the round that this happened in has no line."""
+        """End a run whose numbers are no longer finite; the round it happened in has no line."""
         self.end("failed", error.reason, diverged=True)
         self.finish()
 
@@ -120,14 +120,14 @@ class RunWriter:
             self._best = Best(outcome.round, partial(self._save_model, outcome.server))
 
     def _timing(self, outcome: RoundResult) -> bytes:
-        """What another machine would do otherwise: seconds, and how many clients it holds."""
+        """The seconds of a round and how many clients were trained at once, which differ by machine."""
         now = time.perf_counter()
         seconds, self._before = now - self._before, now
         timing = {"round": outcome.round, "seconds": round(seconds, 6), "at": round(time.time(), 3)}
         return json.dumps(timing | {"chunk": outcome.chunk}).encode() + b"\n"
 
     def _timings(self) -> list[dict[str, Any]]:
-        """What can be read of the timings, of which nothing depends but last bits."""
+        """The timings; empty if they are damaged, since only last bits depend on them."""
         try:
             return read_lines(self.path / directory.TIMINGS)
         except InputError:

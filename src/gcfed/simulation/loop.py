@@ -1,4 +1,4 @@
-"""Runs: round after round, as a generator; evaluation, logging and stopping are its consumer's."""
+"""Runs as generators of rounds; whoever consumes them evaluates, logs and stops."""
 
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence

@@ -55,7 +55,7 @@ class File:
     exact: bool = True
 
     def find(self, root: Path) -> Path | None:
-        """Where it lies, if it does."""
+        """The path of the file, or None if it is not there."""
         places = (root / f"{p}{s}" for p in (self.name, *self.places) for s in ("", ".gz"))
         return next((p for p in places if p.exists()), None)
 
