@@ -120,7 +120,7 @@ class RunWriter:
             self._best = Best(outcome.round, partial(self._save_model, outcome.server))
 
     def _timing(self, outcome: RoundResult) -> bytes:
-        """The seconds of a round and how many clients were trained at once, which differ by machine."""
+        """A line of timings: what differs by machine, seconds and how many clients fit at once."""
         now = time.perf_counter()
         seconds, self._before = now - self._before, now
         timing = {"round": outcome.round, "seconds": round(seconds, 6), "at": round(time.time(), 3)}
