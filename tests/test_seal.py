@@ -1,6 +1,7 @@
 """Runs whose files were changed after they ended: every change is told."""
 
 import hashlib
+import itertools
 import json
 import shutil
 import warnings
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from killing import KILLED, killed_at_write
 from running import lines, tiny
 from safetensors.torch import load_file, save_file
 
@@ -309,6 +311,19 @@ def test_what_a_run_leaves_that_broke_off_is_not_falsified(path):
         found = verify(path)
         assert (found.holds, found.sealed, found.rounds) == (True, False, 5)
     load_run(path).model  # noqa: B018
+
+
+def test_a_run_that_is_killed_while_it_goes_on_is_not_falsified(whole, tmp_path):
+    """At every write: what comes first breaks the seal, and what comes last seals it again."""
+    sealed = []
+    for number in itertools.count(1):
+        path = shutil.copytree(whole, tmp_path / str(number))
+        ended = killed_at_write(lambda path=path: resume(path, rounds=5), number)
+        assert broken_seals(open_run(path)) == [], number
+        sealed.append(is_sealed(open_run(path)))
+        if ended != KILLED:
+            break
+    assert sealed[0] and sealed[-1] and sealed.count(False) > 20
 
 
 def lines_that_are_whole(path):

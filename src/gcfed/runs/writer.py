@@ -53,6 +53,7 @@ class RunWriter:
         self._best: Best | None = None
         self._best_score = float("-inf")
         self._num_saved = 0
+        self._is_whole = False
 
     @property
     def beginning(self) -> Place:
@@ -148,26 +149,27 @@ class RunWriter:
         if not self.ended:
             self.ended = {"status": status, "reason": reason, "round": len(self.lines)}
             self.ended |= {"diverged": True} if diverged else {}
+            self._is_whole = False
 
     def finish(self) -> dict[str, Any]:
         """Write a last checkpoint, the weights and the sealed summary, which is the result."""
-        if self._rounds.num_lines != self.snapshot.round + 1:
-            return self.summarize()  # it was cut short, and there is nothing whole to seal
-        self.save()
-        weights = partial(self._save_model, self.snapshot.server)
-        write_atomically(self.path / directory.WEIGHTS, weights)
-        return self.summarize(sealed=True)
+        if self._rounds.num_lines == self.snapshot.round + 1:  # or was it cut short?
+            self.save()
+            weights = partial(self._save_model, self.snapshot.server)
+            write_atomically(self.path / directory.WEIGHTS, weights)
+            self._is_whole = True
+        return self.summarize()
 
     def close(self) -> None:
         """Delete the files that are only needed while the run goes on."""
         delete_spilled(self.path)
 
-    def summarize(self, *, sealed: bool = False) -> dict[str, Any]:
+    def summarize(self) -> dict[str, Any]:
         """Write the summary, with a seal if all that belongs to the run is on the disk."""
         ended = self.ended or {"status": "finished"}
         made = self.experiment
         summary = {**ended, **summarize(made.config, self.lines, made.metric)}
-        if sealed:
+        if self._is_whole:
             journals = [self._rounds, *([] if self._probes is None else [self._probes])]
             written = {journal.path.name: journal.mark().sha256 for journal in journals}
             summary[SEAL] = make_seal(self.path, summary, written)
