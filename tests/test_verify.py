@@ -38,7 +38,12 @@ def test_the_first_round_that_differs_is_named(tmp_path):
     tamper(tmp_path / "a", 3, weights_sha256="0" * 64)
     found = verify(tmp_path / "a")
     assert (found.holds, found.differs) == (False, 2)
-    assert verify(tmp_path / "a", rounds=2).holds
+    assert found.reasons == (
+        "rounds.jsonl was changed after the run ended",
+        "round 3 comes out otherwise than it was recorded: weights_sha256",
+    )
+    found = verify(tmp_path / "a", rounds=2)
+    assert (found.holds, found.rounds, found.differs) == (False, 2, None)
 
 
 def test_other_code_gives_other_weights(tmp_path, monkeypatch):
@@ -94,6 +99,10 @@ def test_what_cannot_be_verified(tmp_path):
         verify(tmp_path / "a")
     run(tiny(), tmp_path / "b")
     (tmp_path / "b" / "rounds.jsonl").write_text("")
+    found = verify(tmp_path / "b")
+    assert (found.holds, found.rounds) == (False, 0)
+    assert "rounds.jsonl has 0 lines, and summary.json says 2" in found.reasons
+    (tmp_path / "b" / "summary.json").write_text('{"status": "running"}')
     with pytest.raises(InputError, match="b has no round yet that could be compared"):
         verify(tmp_path / "b")
 
@@ -111,7 +120,9 @@ def test_verify_on_the_command_line(gcfed, tmp_path):
     verdicts = answer.out.splitlines()
     assert len(verdicts) == 3
     assert "runs/a/seed-0: 3 rounds again, every one to the same bits" in verdicts
-    assert "runs/a/seed-1: round 1 comes out otherwise than it was recorded" in verdicts
+    changed = "rounds.jsonl was changed after the run ended"
+    otherwise = "round 2 comes out otherwise than it was recorded: weights_sha256"
+    assert f"runs/a/seed-1: {changed}; {otherwise}" in verdicts
     wrong = gcfed("verify", "none")
     assert wrong.code == 2
     assert "none is neither a run nor a folder of runs" in wrong.err

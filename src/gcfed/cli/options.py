@@ -1,5 +1,6 @@
 """Options that several commands have."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -43,10 +44,16 @@ def check_positive(option: str, number: int | None) -> None:
 
 def trained_together(path: Path) -> list[list[Run]]:
     """The runs at a path, each with those that are trained together with it."""
-    sets: dict[Path, list[Run]] = {}
-    for run in find_runs(path):
-        runs = run.together()
-        sets.setdefault(runs[0].path.resolve(), runs)
-    if not sets:
+    runs = find_runs(path)
+    if not runs:
         raise InputError(f"{path} is neither a run nor a folder of runs")
+    return sets_of(runs)
+
+
+def sets_of(runs: Sequence[Run]) -> list[list[Run]]:
+    """Each of these runs with those that are trained together with it, every set once."""
+    sets: dict[Path, list[Run]] = {}
+    for run in runs:
+        together = run.together()
+        sets.setdefault(together[0].path.resolve(), together)
     return list(sets.values())

@@ -11,6 +11,7 @@ from gcfed.errors import InputError
 from gcfed.results.facts import facts, last_rounds, round_columns
 from gcfed.results.listing import run_table
 from gcfed.results.run import Run, find_runs
+from gcfed.results.seal import warn_of_changes
 from gcfed.results.summary import FINAL, say_chosen_on
 
 
@@ -33,6 +34,7 @@ def _show(path: Path) -> None:
     if runs[0].path == path:
         _show_run(runs[0])
         return
+    warn_of_changes(runs)
     console.show(run_table(runs, below=path))
 
 

@@ -6,7 +6,7 @@
 ``rounds.jsonl``       a line a round; two equal runs write the same bytes
 ``probes.jsonl``       what probes measured in each, where some were asked for
 ``timings.jsonl``      the seconds of each, and how many clients were trained at once
-``summary.json``       status (running, finished, failed, stopped) and what came out
+``summary.json``       status (running, finished, failed, stopped), what came out, and the seal
 ``model.safetensors``  the global weights
 ``checkpoints/``       where the run stands: see `runs.checkpoint`
 =====================  ===========================================================================

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gcfed.core.metrics import Scale
+from gcfed.results.seal import broken_seals, is_sealed
 from gcfed.simulation.evaluation import Record
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("precision", config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
         ("seconds a round", _pace(run)),
+        ("seal", _seal(run)),
     ]
 
 
@@ -55,6 +57,11 @@ def status_of(summary: Mapping[str, Any]) -> str:
     if "reason" not in summary:
         return str(summary["status"])
     return f"{summary['status']} in round {summary['round']}: {summary['reason']}"
+
+
+def _seal(run: "Run") -> str:
+    """Whether the files of a run are those that it ended with."""
+    return "; ".join(broken_seals(run)) or ("holds" if is_sealed(run) else "not sealed")
 
 
 def _pace(run: "Run") -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from gcfed.errors import InputError
 from gcfed.results.captions import short
 from gcfed.results.groups import Runs, collect
+from gcfed.results.seal import SEAL
 
 
 def frame(paths: Runs) -> Any:
@@ -31,7 +32,7 @@ def summaries(paths: Runs) -> Any:
         {
             "run": str(run.path),
             **run.config.model_dump(mode="json"),
-            **run.summary,
+            **{key: value for key, value in run.summary.items() if key != SEAL},
             "rounds": len(run.records),
             "algorithm": short(run.config.algorithm),
         }

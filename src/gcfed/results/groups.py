@@ -11,6 +11,7 @@ from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.results.captions import short
 from gcfed.results.run import Run, find_runs
+from gcfed.results.seal import warn_of_changes
 
 Runs = str | Path | Run | Iterable[str | Path | Run]
 """A run, a run directory, a folder of them, or several of these."""
@@ -40,7 +41,10 @@ METHOD = (
 
 
 def collect(paths: Runs) -> list[Run]:
-    """The runs there are in these places, each once, in the order given."""
+    """The runs there are in these places, each once, in the order given.
+
+    A warning names those that were changed since they ended.
+    """
     several = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     found: dict[Path, Run] = {}
     for place in several:
@@ -51,6 +55,7 @@ def collect(paths: Runs) -> list[Run]:
             found.setdefault(run.path.resolve(), run)
     if not found:
         raise InputError("name a run, or a folder of runs")
+    warn_of_changes(found.values())
     return list(found.values())
 
 

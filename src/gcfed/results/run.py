@@ -27,9 +27,13 @@ from gcfed.results import directory
 from gcfed.results.directory import best_model, read_lines
 from gcfed.results.facts import facts, last_rounds, round_columns
 from gcfed.results.fields import OF_FINISHED, OF_ROUND, OF_SUMMARY, fields_of
+from gcfed.results.seal import refuse_changed, warn_of_changes
 from gcfed.results.summary import judged_by, summarize
 from gcfed.simulation.evaluation import Record
 from gcfed.values import shown, unwritable
+
+RUN_FILES = (directory.CONFIG, directory.SUMMARY)
+"""What makes a folder a run."""
 
 BATCH = 1000  # examples that a loaded model is shown at once
 
@@ -118,7 +122,7 @@ class Run:
         With ``buffers = "local"`` its buffers are those of the start: clients keep their own.
         """
         if self.rounds is not None:
-            there = load_run(self.path).num_rounds
+            there = Run(self.path).num_rounds
             raise InputError(
                 f"{self.path} holds the weights after {there} rounds, not {self.rounds}"
             )
@@ -130,6 +134,7 @@ class Run:
         path = best_model(self.path / directory.CHECKPOINTS)
         if path is None:
             raise InputError(f"{self.path} holds no best model: no round has been judged yet")
+        refuse_changed(self, path)
         return self._module(path)
 
     def logits(self, x: Any) -> Tensor:
@@ -190,17 +195,30 @@ class Run:
         path = self.path / directory.WEIGHTS
         if not path.is_file():
             raise InputError(f"{self.path} holds no weights yet: its run has not ended")
-        try:
-            with safe_open(path, "pt") as file:
-                return json.loads(file.metadata()[directory.ABOUT])  # type: ignore[no-any-return]
-        except (SafetensorError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not what a run writes: {error}") from None
+        refuse_changed(self, path)
+        return read_about(path)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a file of weights says of its model."""
+    try:
+        with safe_open(path, "pt") as file:
+            return fields_of(json.loads(file.metadata()[directory.ABOUT]), str(path), {})
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not what a run writes: {error}") from None
 
 
 def load_run(path: str | Path) -> Run:
-    """The run in a folder."""
+    """The run in a folder; a warning says what was changed in it since it ended."""
+    run = open_run(path)
+    warn_of_changes([run])
+    return run
+
+
+def open_run(path: str | Path) -> Run:
+    """The run in a folder, whether or not it was changed since it ended."""
     _check_path(path)
-    for name in (directory.CONFIG, directory.SUMMARY):
+    for name in RUN_FILES:
         if not (Path(path) / name).is_file():
             raise InputError(f"{path} is not a run: it holds no {name}")
     return Run(Path(path))
@@ -208,16 +226,30 @@ def load_run(path: str | Path) -> Run:
 
 def find_runs(folder: str | Path) -> list[Run]:
     """The run in a folder, or all runs below it, by path; damaged ones are left out and named."""
-    _check_path(folder)
-    runs = []
-    for path, below, files in os.walk(folder):
-        if {directory.CONFIG, directory.SUMMARY} <= set(files):
-            run = Run(Path(path))
-            if run.path == Path(folder) or _is_readable(run):
-                runs.append(run)
-            below.clear()  # what is in a run is its own, and may be many files
-        below.sort()
+    runs, damaged = sort_runs(folder)
+    for path, reason in damaged.items():
+        warnings.warn(f"{path} is left out: {reason}", stacklevel=2)
     return runs
+
+
+def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
+    """The run in a folder, or all runs below it, by path, and why others cannot be read."""
+    _check_path(folder)
+    runs, damaged = [], {}
+    for name, below, files in os.walk(folder):
+        path, missing = Path(name), [each for each in RUN_FILES if each not in files]
+        if missing and directory.ROUNDS not in files:
+            below.sort()
+            continue
+        below.clear()  # what is in a run is its own, and may be many files
+        reason = f"it holds no {missing[0]}" if missing else ""
+        if not missing and path != Path(folder):
+            reason = _damage(Run(path))
+        if reason:
+            damaged[path] = reason
+        else:
+            runs.append(Run(path))
+    return runs, damaged
 
 
 def _check_path(path: Any) -> None:
@@ -225,13 +257,13 @@ def _check_path(path: Any) -> None:
         raise InputError(f"runs are named by the path of a folder; not {shown(path)}")
 
 
-def _is_readable(run: Run) -> bool:
+def _damage(run: Run) -> str:
+    """Why a run cannot be read; nothing if it can."""
     try:
         run.config, run.summary, run.provenance, run.records, run.probes  # noqa: B018
     except InputError as error:
-        warnings.warn(f"{run.path} is left out: {error}", stacklevel=3)
-        return False
-    return True
+        return str(error)
+    return ""
 
 
 def _json(path: Path, wanted: Mapping[str, type | UnionType]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gcfed.config.identity import identity
 from gcfed.errors import InputError
 from gcfed.files import write_json, write_text
 from gcfed.results import directory
-from gcfed.results.run import Run, load_run
+from gcfed.results.run import Run, open_run
 from gcfed.runs.journal import DamagedError
 from gcfed.runs.lock import locked
 from gcfed.runs.provenance import environment
@@ -29,9 +29,9 @@ def resume(
     It ends with the bits it would have ended with, and so do the runs that it is trained together
     with, which go on with it.
     """
-    runs = load_run(path).together()
+    runs = open_run(path).together()
     resume_together(runs, rounds, observe)
-    return load_run(path).summary
+    return open_run(path).summary
 
 
 def resume_together(

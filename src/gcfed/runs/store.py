@@ -10,7 +10,7 @@ from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.files import create_folder
 from gcfed.results import directory
-from gcfed.results.run import Run, find_runs, load_run
+from gcfed.results.run import Run, find_runs, open_run
 from gcfed.runs.lock import locked
 from gcfed.runs.resume import is_done, resume_together
 from gcfed.runs.trackers import require
@@ -73,7 +73,7 @@ class RunStore:
             where = {k: hashes.index(its) for k, its in enumerate(theirs) if its in hashes}
             rounds = max(config.rounds, *(other.num_rounds for other in runs))
             resume_together(runs, rounds, renumbered(observe, where))
-            if load_run(run.path).summary["status"] == "stopped":
+            if open_run(run.path).summary["status"] == "stopped":
                 return False
         return True
 
@@ -117,7 +117,7 @@ class RunStore:
         end = sha256[:LENGTH]
         for path in sorted(alike, key=lambda path: (not path.name.endswith(end), path.name)):
             if self._sha256(path) == sha256 and (path / directory.SUMMARY).is_file():
-                return load_run(path)
+                return open_run(path)
         return None
 
     def _find_all(self, configs: Sequence[Config], hashes: Sequence[str]) -> list[Run | None]:

@@ -1,4 +1,4 @@
-"""Recorded runs, done again: do their weights, and what probes measured, come out the same?"""
+"""Recorded runs, done again: does all that they recorded come out the same?"""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -6,42 +6,60 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from gcfed.config.build import Experiment
-from gcfed.core.server import Server
 from gcfed.errors import DivergedError, InputError
-from gcfed.results.run import Run, load_run
+from gcfed.results.run import Run, open_run
+from gcfed.results.seal import broken_seals, is_sealed
+from gcfed.runs.rerun import Rerun, num_recorded
 from gcfed.runs.resume import check_rounds, rebuild, recorded_threads
-from gcfed.simulation.evaluation import Record, weights_sha256
 from gcfed.simulation.loop import simulate_together
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.snapshot import RoundResult, start
+from gcfed.simulation.snapshot import RoundResult
 
 
 @dataclass(frozen=True)
 class Verification:
-    """How many rounds of a run were done again, and the first that came out otherwise."""
+    """What came of a run that was checked.
+
+    ``rounds`` is how many of its rounds were done again, ``differs`` the first of them that came
+    out otherwise, counted from 0.  ``reasons`` say in words all that is not as it was recorded.  A
+    run that is not ``sealed`` goes on, was killed, or was made before runs had a seal.
+    """
 
     path: Path
     rounds: int
     differs: int | None
+    reasons: tuple[str, ...] = ()
+    sealed: bool = True
 
     @property
     def holds(self) -> bool:
-        return self.differs is None
+        return not self.reasons
 
 
 def verify(
-    path: str | Path, *, rounds: int | None = None, observe: Callable[[int], None] | None = None
+    path: str | Path,
+    *,
+    rounds: int | None = None,
+    quick: bool = False,
+    observe: Callable[[int], None] | None = None,
 ) -> Verification:
-    """Do a recorded run again, or its first ``rounds``; compare each round's weights and probes.
+    """Do a recorded run again, or its first ``rounds``; compare all that is recorded of it.
 
-    With the engine, on the device and together with the runs that it was done with.
+    With the engine, on the device and together with the runs that it was done with.  With
+    ``quick`` nothing is done again: its files are compared with the hashes in its seal.
     """
-    run = load_run(path)
+    run = open_run(path)
+    if quick:
+        return verify_seal(run)
     runs = run.together()
     found = verify_together(runs, rounds, observe)
     which = [other.path.resolve() for other in runs].index(run.path.resolve())
     return found[which]
+
+
+def verify_seal(run: Run) -> Verification:
+    """Whether the files of a run are those that it ended with; no round is done again."""
+    return Verification(run.path, 0, None, tuple(broken_seals(run)), is_sealed(run))
 
 
 def verify_together(
@@ -49,33 +67,39 @@ def verify_together(
 ) -> list[Verification]:
     """Verify a set of runs, as `Run.together` gives it; ``observe`` is told how many are done."""
     check_rounds(rounds)
-    written = [_written(run) for run in runs]
-    longest = max(map(len, written))
+    seals = [verify_seal(run) for run in runs]
+    longest = max(map(num_recorded, runs))
     num_rounds = min(longest, rounds or longest)
-    if num_rounds == 0:
+    if num_rounds == 0 and all(seal.holds for seal in seals):
         raise InputError(f"{runs[0].path} has no round yet that could be compared")
-    differs: dict[int, int] = {}
+    if num_rounds == 0:
+        return seals
     with recorded_threads(runs[0]):
-        experiments = rebuild(runs)
-        setups = [experiment.setup for experiment in experiments]
-        received = [start(setup).server for setup in setups]
-        with closing(_again(setups, _chunks(runs, num_rounds))) as again:
-            for t, outcomes in enumerate(again):
-                for i, outcome in outcomes.items():
-                    if t >= len(written[i]):
-                        continue
-                    if _found(experiments[i], received[i], outcome) != written[i][t]:
-                        differs.setdefault(i, t)
-                    if isinstance(outcome, RoundResult):
-                        received[i] = outcome.server
-                if observe is not None:
-                    observe(t + 1)
-                if len(differs) == len(runs):
-                    break
-    return [
-        Verification(run.path, min(num_rounds, len(written[i])), differs.get(i))
-        for i, run in enumerate(runs)
-    ]
+        reruns = [Rerun(run, made) for run, made in zip(runs, rebuild(runs), strict=True)]
+        _compare(reruns, num_rounds, observe)
+    found = []
+    for seal, rerun in zip(seals, reruns, strict=True):
+        reasons = dict.fromkeys((*seal.reasons, *rerun.conclude(num_rounds)))
+        done = min(num_rounds, rerun.recorded)
+        found.append(Verification(seal.path, done, rerun.differs, tuple(reasons), seal.sealed))
+    return found
+
+
+def _compare(
+    reruns: Sequence[Rerun], num_rounds: int, observe: Callable[[int], None] | None
+) -> None:
+    """Do rounds again, and compare each, until all are done or every run differs."""
+    setups = [rerun.experiment.setup for rerun in reruns]
+    chunks = _chunks([rerun.run for rerun in reruns], num_rounds)
+    with closing(_again(setups, chunks)) as again:
+        for t, outcomes in enumerate(again):
+            for i, outcome in outcomes.items():
+                if t < reruns[i].recorded:
+                    reruns[i].compare(outcome)
+            if observe is not None:
+                observe(t + 1)
+            if all(rerun.differs is not None for rerun in reruns):
+                break
 
 
 def _again(
@@ -100,23 +124,3 @@ def _chunks(runs: Sequence[Run], num_rounds: int) -> list[int | None]:
     found = max((run.timings for run in runs), key=len)
     sizes = [timing["chunk"] for timing in found] or [runs[0].config.chunk]
     return [*sizes, *sizes[-1:] * num_rounds][:num_rounds]
-
-
-def _written(run: Run) -> list[tuple[str, Record]]:
-    """What is recorded of each round: its weights and its probes' row, or that it diverged."""
-    hashes = [line["weights_sha256"] for line in run.records]
-    probed = {row["round"]: row for row in run.probes}
-    rounds = [(sha256, probed.get(t, {})) for t, sha256 in enumerate(hashes)]
-    return [*rounds, DIVERGED] if "diverged" in run.summary else rounds
-
-
-def _found(
-    experiment: Experiment, received: Server, outcome: RoundResult | DivergedError
-) -> tuple[str, Record]:
-    if isinstance(outcome, DivergedError):
-        return DIVERGED
-    weights = {**outcome.server.params, **outcome.server.buffers}
-    return weights_sha256(weights), experiment.measure(received, outcome)
-
-
-DIVERGED: tuple[str, Record] = ("diverged", {})

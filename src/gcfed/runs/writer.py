@@ -15,6 +15,7 @@ from gcfed.errors import DivergedError, InputError
 from gcfed.files import append, write_atomically, write_json, write_text
 from gcfed.results import directory
 from gcfed.results.directory import read_lines
+from gcfed.results.seal import SEAL, make_seal
 from gcfed.results.summary import chosen_on, summarize
 from gcfed.runs.checkpoint import Best, Checkpoint, Checkpoints
 from gcfed.runs.disk_memory import delete_spilled, first_snapshot
@@ -52,6 +53,7 @@ class RunWriter:
         self._best: Best | None = None
         self._best_score = float("-inf")
         self._num_saved = 0
+        self._is_whole = False
 
     @property
     def beginning(self) -> Place:
@@ -82,6 +84,7 @@ class RunWriter:
     def go(self, place: Place) -> None:
         """Go on from a place: delete what was written of later rounds."""
         checkpoint, self.snapshot, self.lines = place
+        write_json(self.path / directory.SUMMARY, directory.RUNNING)  # breaks the seal, if any
         self._num_saved = 0 if checkpoint is None else checkpoint.rounds
         self.checkpoints.rewind(checkpoint, self.snapshot.clients)
         self._rounds.cut(Mark() if checkpoint is None else checkpoint.lines)
@@ -90,7 +93,6 @@ class RunWriter:
         timings = self._timings()[: self._num_saved]
         text = "".join(f"{json.dumps(line)}\n" for line in timings)
         write_text(self.path / directory.TIMINGS, text)
-        write_json(self.path / directory.SUMMARY, directory.RUNNING)
         for part in self.path.glob(".*.part"):  # of a process that was killed
             part.unlink()
         self._before = time.perf_counter()
@@ -147,13 +149,15 @@ class RunWriter:
         if not self.ended:
             self.ended = {"status": status, "reason": reason, "round": len(self.lines)}
             self.ended |= {"diverged": True} if diverged else {}
+            self._is_whole = False
 
     def finish(self) -> dict[str, Any]:
-        """Write a last checkpoint, the weights and the summary, which is the result."""
+        """Write a last checkpoint, the weights and the sealed summary, which is the result."""
         if self._rounds.num_lines == self.snapshot.round + 1:  # or was it cut short?
             self.save()
             weights = partial(self._save_model, self.snapshot.server)
             write_atomically(self.path / directory.WEIGHTS, weights)
+            self._is_whole = True
         return self.summarize()
 
     def close(self) -> None:
@@ -161,9 +165,14 @@ class RunWriter:
         delete_spilled(self.path)
 
     def summarize(self) -> dict[str, Any]:
+        """Write the summary, with a seal if all that belongs to the run is on the disk."""
         ended = self.ended or {"status": "finished"}
         made = self.experiment
         summary = {**ended, **summarize(made.config, self.lines, made.metric)}
+        if self._is_whole:
+            journals = [self._rounds, *([] if self._probes is None else [self._probes])]
+            written = {journal.path.name: journal.mark().sha256 for journal in journals}
+            summary[SEAL] = make_seal(self.path, summary, written)
         write_json(self.path / directory.SUMMARY, summary)
         return summary
 

@@ -11,7 +11,7 @@ from gcfed.display import html_table
 from gcfed.files import create_folder, write_json
 from gcfed.results.comparison import Comparison, compare
 from gcfed.results.frame import frame
-from gcfed.results.run import Run, load_run
+from gcfed.results.run import Run, open_run
 from gcfed.runs.lock import locked
 from gcfed.runs.store import STORE, RunStore
 from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Note, RoundsDone
@@ -62,7 +62,7 @@ class Sweep:
             if isinstance(message, Note):
                 warnings.warn(f"cell {number}: {message.text}", stacklevel=2)
                 return
-            found = [load_run(self.store.folder / name) for name in _named(message)]
+            found = [open_run(self.store.folder / name) for name in _named(message)]
             runs = [run.until(state.cell.rounds) for run in found]
             state.take(device, message, runs)
             if not isinstance(message, RoundsDone):

@@ -1,0 +1,132 @@
+"""A recorded run beside the same run done again: what differs, in words."""
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gcfed.config.build import Experiment
+from gcfed.config.materials import load_weights
+from gcfed.errors import DivergedError, InputError
+from gcfed.results import directory
+from gcfed.results.run import Run, read_about
+from gcfed.results.seal import is_sealed
+from gcfed.results.summary import summarize
+from gcfed.runs.weights import about_model
+from gcfed.simulation import evaluation
+from gcfed.simulation.evaluation import Record, weights_sha256
+from gcfed.simulation.snapshot import RoundResult, start
+
+
+class Rerun:
+    """A run that is done again, round after round, and compared with what is recorded of it.
+
+    ``rounds`` are compared so far; ``differs`` is the first of them that came out otherwise.
+    """
+
+    def __init__(self, run: Run, experiment: Experiment) -> None:
+        self.run, self.experiment = run, experiment
+        self.rounds = 0
+        self.differs: int | None = None
+        self.recorded = num_recorded(run)
+        self._server = start(experiment.setup).server
+        self._names: list[str] = []
+
+    def compare(self, outcome: RoundResult | DivergedError) -> None:
+        """Compare the next round with its line and its probes' row."""
+        t, lines = self.rounds, self.run.records
+        if isinstance(outcome, DivergedError) or t == len(lines):
+            same = isinstance(outcome, DivergedError) and t == len(lines)
+            names = [] if same else ["whether it diverges"]
+        else:
+            names = self._differing(lines[t], outcome)
+        self.rounds = t + 1
+        if names and self.differs is None:
+            self.differs, self._names = t, names
+        if isinstance(outcome, RoundResult) and t < len(lines):
+            self._server = outcome.server
+
+    def conclude(self, num_rounds: int) -> list[str]:
+        """What is not as it was recorded, once ``num_rounds`` were asked for."""
+        if self.differs is None and self.rounds < min(num_rounds, self.recorded):
+            self.differs, self._names = self.rounds, ["whether there is such a round"]
+        if self.differs is not None:
+            names = ", ".join(self._names)
+            otherwise = "comes out otherwise than it was recorded"
+            return [f"round {self.differs + 1} {otherwise}: {names}"]
+        found = _summary_differences(self.run)
+        if self.rounds == self.recorded and _is_whole(self.run):
+            found += _probes_left(self.run) + self._model_differences()
+        return found
+
+    def _differing(self, line: Record, outcome: RoundResult) -> list[str]:
+        made, t = self.experiment, outcome.round
+        due = line["tested"] is not None or (t + 1) % made.config.evaluate_every == 0
+        again = evaluation.record(made.setup, outcome, made.tests, due=due)
+        measured = made.measure(self._server, outcome)
+        if t < len(self.run.probes):
+            probed = _differing(self.run.probes[t], measured)
+        else:
+            probed = [f"its row in {directory.PROBES}"] if measured else []
+        return [*_differing(line, again), *probed]
+
+    def _model_differences(self) -> list[str]:
+        """What the file of weights holds otherwise than the run came to."""
+        path, server = self.run.path / directory.WEIGHTS, self._server
+        if not path.is_file():
+            return [f"{directory.WEIGHTS} is missing"]
+        module = self.experiment.setup.model.module(server.params, server.buffers)
+        held = copy.deepcopy(module)
+        try:
+            load_weights(held, path)
+            about = read_about(path)
+        except InputError as error:
+            return [str(error)]
+        found = []
+        if weights_sha256(held.state_dict()) != weights_sha256(module.state_dict()):
+            found.append(f"the weights in {directory.WEIGHTS} are not those that the run came to")
+        # the model's text may have got another argument since
+        again = {**about_model(self.experiment), "model": about.get("model")}
+        if names := _differing(about, again):
+            found.append(f"{directory.WEIGHTS} says otherwise of its model: {', '.join(names)}")
+        return found
+
+
+def num_recorded(run: Run) -> int:
+    """How many rounds are recorded, with the one that diverged, which has no line."""
+    return len(run.records) + ("diverged" in run.summary)
+
+
+def _differing(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    """The names of what is recorded and came out otherwise; what was not recorded is none."""
+    return [
+        name
+        for name, value in recorded.items()
+        if name not in again or json.dumps(value) != json.dumps(again[name])
+    ]
+
+
+def _summary_differences(run: Run) -> list[str]:
+    """What the summary says otherwise than the lines do."""
+    if not _is_whole(run):
+        return []
+    summary, num_lines = run.summary, len(run.records)
+    through = "finished" if num_lines >= run.config.rounds else "stopped"
+    status = {"status": "failed" if "diverged" in summary else through, "round": num_lines}
+    again = {**status, **summarize(run.config, run.records, run.metric)}
+    recorded = {name: summary[name] for name in again if name in summary}
+    return [
+        f"{directory.SUMMARY} says {name} = {recorded[name]!r}, and its rounds come to "
+        f"{again[name]!r}"
+        for name in _differing(recorded, again)
+    ]
+
+
+def _probes_left(run: Run) -> list[str]:
+    rows, lines = len(run.probes), len(run.records)
+    return [f"{directory.PROBES} has {rows} rows for {lines} rounds"] if rows > lines else []
+
+
+def _is_whole(run: Run) -> bool:
+    """Whether a run ended by itself; what it was killed in the midst of is nobody's fault."""
+    return is_sealed(run) or run.summary["status"] == "finished"
