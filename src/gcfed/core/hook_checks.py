@@ -34,8 +34,14 @@ class Several(NamedTuple):
     parts: dict[str, Any]
 
 
-ANY_STATE, SCALAR = object(), object()
-"""In place of what belongs somewhere: a dict of trees of any names, and one number."""
+class Number(NamedTuple):
+    """A number of Python's belongs here, or a real one as a tensor without axes."""
+
+    device: torch.device
+
+
+ANY_STATE = object()
+"""A dict of trees belongs here, whatever their names and shapes."""
 
 BELONGS: Mapping[str, Callable[..., Any]] = {
     "init_server": lambda params: ANY_STATE,
@@ -44,7 +50,7 @@ BELONGS: Mapping[str, Callable[..., Any]] = {
     "broadcast": lambda params, state: Several(tuple, {"anchor": params, "message": ANY_STATE}),
     "begin": lambda anchor, ctx: anchor,
     "logits": lambda logits, ctx: logits,
-    "penalty": lambda params, out, batch, ctx: SCALAR,
+    "penalty": lambda params, out, batch, ctx: Number(out.logits.device),
     "perturb": lambda params, loss, batch, ctx: params,
     "gradient": lambda grads, params, ctx: params,
     "upload": lambda delta, ctx: _upload(delta, ctx.memory),
@@ -173,7 +179,9 @@ def _problem(value: Any, wanted: Any, path: str = "") -> str | None:
             return _names_problem(value, wanted, path) or _first(
                 _problem(value[name], w, _under(path, name)) for name, w in wanted.items()
             )
-    return _scalar_problem(value) if wanted is SCALAR else _state_problem(value, path)
+        case Number():
+            return _number_problem(value, wanted.device)
+    return _state_problem(value, path)
 
 
 def _tensor_problem(value: Any, wanted: Tensor, path: str) -> str | None:
@@ -203,12 +211,15 @@ def _names_problem(value: dict[Any, Any], wanted: dict[str, Any], path: str) -> 
     return f"{path or 'a dict'} that {' and '.join(faults)}{source}"
 
 
-def _scalar_problem(value: Any) -> str | None:
-    if isinstance(value, Tensor):
-        is_number = value.shape == () and value.is_floating_point()
+def _number_problem(value: Any, device: torch.device) -> str | None:
+    if type(value) in (int, float):
+        return None
+    if not isinstance(value, Tensor):
+        return _other(value, "a tensor of one number", "")
+    if value.shape != () or not value.is_floating_point():
         given = f"a tensor of {value.dtype} and shape {list(value.shape)}"
-        return None if is_number else f"{given}, where a single real number belongs"
-    return None if type(value) in (int, float) else _other(value, "a tensor of one number", "")
+        return f"{given}, where a single real number belongs"
+    return _tensor_problem(value, torch.zeros((), dtype=value.dtype, device=device), "")
 
 
 def _state_problem(value: Any, path: str) -> str | None:
