@@ -41,7 +41,12 @@ def reason(error: BaseException) -> str:
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if not (lines := traceback.extract_tb(error.__traceback__)):
         return what
-    return f"{what} ({Path(lines[-1].filename).name}, line {lines[-1].lineno})"
+    return f"{what} ({place(lines[-1].filename, lines[-1].lineno)})"
+
+
+def place(file: str, line: int | None) -> str:
+    """A line of a file, in words."""
+    return f"{Path(file).name}, line {line}"
 
 
 def made(what: str, make: Callable[[], T]) -> T:

@@ -21,7 +21,8 @@ def check(
     """Try the laws that every algorithm obeys on one of yours.
 
     ALGORITHM is my.py:MyAlgorithm, or a text like 'fedlc + gcfed'.  Every law that it breaks is
-    named in a sentence, and the exit code is then 1.
+    named in a sentence, and the exit code is then 1.  A hook that raises, or that returns what does
+    not belong, is told first, with its file and line.
     """
     broken = laws.check(_algorithm(algorithm))
     for sentence in broken:

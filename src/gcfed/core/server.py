@@ -10,6 +10,7 @@ from torch.func import vmap
 
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
+from gcfed.core.hook_checks import with_checked_hooks
 from gcfed.core.memory import Store
 from gcfed.core.precision import arithmetic
 from gcfed.core.roles import Role
@@ -85,7 +86,7 @@ class ServerTask:
 
     def start(self, params: Tree, buffers: Tree) -> Server:
         """The server before the first round."""
-        return Server(params, self.algorithm.init_server(params), buffers)
+        return Server(params, with_checked_hooks(self.algorithm).init_server(params), buffers)
 
     def broadcast(self, server: Server) -> tuple[Tree, State]:
         """What every client of a round receives: the weights to start from, and a message."""

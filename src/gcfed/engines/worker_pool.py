@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import torch
 
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 
 Work = Callable[..., None]
 """Does one piece of work; its results go into memory that is shared."""
@@ -154,8 +154,9 @@ def serve(pipe: Connection, work: Work) -> None:
             answer: Exception | None = None
         except InputError as error:
             answer = error
-        except Exception:
-            answer = RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
+        except Exception as error:
+            why = f"in a worker process: {reason(error)}"
+            answer = RuntimeError(f"{why}\n{traceback.format_exc()}")
         with suppress(OSError):  # the parent has gone: the next look says so
             pipe.send(answer)
 

@@ -11,6 +11,7 @@ from torch.fx import Graph
 from gcfed.core import keys, tree
 from gcfed.core.batches import Batches, BatchPlan, DataHandle
 from gcfed.core.client import RECEIVED, Client, ClientTask, Progress, Trained
+from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.types import Batch, Examples
 from gcfed.engines.shared_memory import shape
 from gcfed.engines.tracing import Traced
@@ -76,7 +77,7 @@ class ClientTrainer:
         if self.brief.traced and self._gradients is None:
             first = next(batches.padded(0, self.brief.width))
             self._gradients = trace(self.brief.task, client, first)
-        with keys.untouched(), torch.no_grad():
+        with naming_hooks(self.brief.task.algorithm), keys.untouched(), torch.no_grad():
             at = self._steps(self.brief.task.begin(client), batches, client)
             trained = self.brief.task.finish(at, client)
         tree.map(lambda to, x: to[k].copy_(x), self.shared.trained[j], trained)
@@ -98,7 +99,7 @@ class ClientTrainer:
         for batch in batches.padded(0, self.brief.width):
             flat = [*(x for _, x in tree.leaves((at, batch))), *fixed]
             grads, loss, buffers = self._gradients.on_leaves(flat)
-            step([_laid_as(p, g) for p, g in zip(params, grads.values(), strict=True)])
+            step([_laid_as(p, grads[name]) for name, p in at.params.items()])
             del grads  # their memory serves the next ones
             at = at._replace(buffers=buffers, steps=at.steps + 1, loss=at.loss + loss)
         return at

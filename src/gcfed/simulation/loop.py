@@ -8,9 +8,11 @@ from dataclasses import replace
 import torch
 
 from gcfed.core import keys
+from gcfed.core.hook_checks import naming_hooks
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError, InputError
 from gcfed.population.population import Drawn
+from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import Received, conclude, prepare, receive
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import Beginning, RoundResult, Snapshot, start
@@ -60,7 +62,9 @@ def simulate_together(
     first = after[0].round + 1 if after else 0
     states: dict[int, Position] = dict(enumerate(after or map(start, setups)))
     draws = Draws(setups)
-    with setups[0].chosen.make() as engine:
+    with setups[0].chosen.make() as engine, naming_hooks(setups[0].algorithm):
+        if first < setups[0].schedule.rounds:
+            rehearse(setups[0], states[0].server, first, mapped=engine.pads)
         for t in range(first, setups[0].schedule.rounds):
             while True:
                 try:

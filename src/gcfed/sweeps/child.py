@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from gcfed.config.settings import Config
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 from gcfed.runs.store import RunStore
 from gcfed.simulation.evaluation import Record
 
@@ -145,10 +145,9 @@ class Child:
         try:
             runs = store.run_together(job.configs, observe)
         except InputError as error:
-            return Ended([], str(error))
+            return Ended([], _one_line(error))
         except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {error}"
-            return Ended([], reason, traceback.format_exc())
+            return Ended([], _one_line(error), traceback.format_exc())
         return Ended([run.path.name for run in runs])
 
     def _warn(self, message: Warning | str, *_: object) -> None:
@@ -157,3 +156,8 @@ class Child:
     def _send(self, message: ChildMessage) -> None:
         with self._sending, suppress(OSError):  # a parent that is gone needs no news
             self._pipe.send(message)
+
+
+def _one_line(error: BaseException) -> str:
+    """Why a cell failed, as a table and a record have it."""
+    return " ".join(reason(error).split())

@@ -25,6 +25,7 @@ from gcfed.core.types import ServerContext
 from gcfed.data.federated import FederatedData
 from gcfed.data.partitions.partition import Partition
 from gcfed.simulation.loop import simulate
+from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import RoundResult, start
@@ -37,7 +38,13 @@ class LawBroken(AssertionError):  # noqa: N818 (a law is broken; nothing erred)
 
 
 def check(algorithm: Algorithm) -> list[str]:
-    """A sentence for each law that ``algorithm`` breaks."""
+    """A sentence for each law that ``algorithm`` breaks.
+
+    A hook that is wrong, so that no law can be tried, is an `InputError` that names it.
+    """
+    setup = _setup(algorithm)
+    for mapped in (False, True):
+        rehearse(setup, start(setup).server, 0, mapped=mapped)
     broken: list[str] = []
     for law in LAWS:
         try:
@@ -77,7 +84,7 @@ def hooks_leave_their_arguments(algorithm: Algorithm) -> None:
     for name in HOOKS:
         if name != "receive":  # it runs under vmap, where nothing can be compared
             object.__setattr__(watched, name, _watch(getattr(algorithm, name)))
-    result = _run(watched)
+    result = _two_rounds(_setup(watched), [1, 2, 4])
     server, key = result.server, keys.key(0)
     ctx = ServerContext(server.params, server.state, {}, 1, key, cohort_size=3, num_clients=6)
     _watch(algorithm.receive)(tree.take(result.uploads, 0), _kept(result.clients.rows, result), ctx)
@@ -89,11 +96,9 @@ def same_seed_same_bits(algorithm: Algorithm) -> None:
 
 
 def order_of_a_cohort_is_no_matter(algorithm: Algorithm) -> None:
-    setup, servers = _setup(algorithm, "vectorized"), []
-    for ids in ([1, 2, 4], [4, 1, 2]):
-        first = run_round(setup, *start(setup), 0, ids)
-        servers.append(run_round(setup, first.server, first.clients, 1, ids).server)
-    _compare("the order of a cohort matters", servers[0], servers[1])
+    setup = _setup(algorithm, "vectorized")
+    one, other = (_two_rounds(setup, ids).server for ids in ([1, 2, 4], [4, 1, 2]))
+    _compare("the order of a cohort matters", one, other)
 
 
 def what_is_kept_keeps_its_shape(algorithm: Algorithm) -> None:
@@ -174,6 +179,12 @@ def _setup(algorithm: Algorithm, engine: str = "sequential") -> Setup:
 def _run(algorithm: Algorithm, engine: str = "sequential") -> RoundResult:
     *_, result = simulate(_setup(algorithm, engine))
     return result
+
+
+def _two_rounds(setup: Setup, ids: list[int]) -> RoundResult:
+    """The second of two rounds with the same clients, without a rehearsal."""
+    first = run_round(setup, *start(setup), 0, ids)
+    return run_round(setup, first.server, first.clients, 1, ids)
 
 
 def _outcome(result: RoundResult) -> tuple[Any, ...]:

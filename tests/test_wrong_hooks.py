@@ -1,0 +1,401 @@
+"""Hooks that are wrong are told so, by hook, class, file and line, before the first round."""
+
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from gcfed import Algorithm, InputError, simulate
+from gcfed.algorithms import FedProx, FedSAM, GCFed, Scaffold
+from gcfed.core import keys, tree
+from gcfed.core.hook_checks import BELONGS, with_checked_hooks
+from gcfed.core.types import Upload
+from gcfed.engines.workers import Workers
+from gcfed.testing import laws
+
+pytest_plugins = ["running"]
+
+HERE = r"\(test_wrong_hooks\.py, line \d+\)"
+
+
+def made(base=Algorithm, **hooks):
+    """An algorithm of these hooks."""
+    return dataclass(frozen=True)(type("Mine", (base,), hooks))()
+
+
+def refusal(make_setup, algorithm, **changes):
+    """What is said of an algorithm before its first round."""
+    with pytest.raises(InputError) as error:
+        next(simulate(make_setup(algorithm, **changes)))
+    return str(error.value)
+
+
+def in_sentence(part, sentence):
+    return re.search(part, sentence) is not None
+
+
+def of_shape_3(self, grads, params, ctx):
+    return {**grads, "fc1.weight": torch.zeros(3)}
+
+
+def broadcasting(self, grads, params, ctx):
+    return tree.map(lambda g: g[:1], grads)
+
+
+def in_float32(self, grads, params, ctx):
+    return tree.map(lambda g: g.float(), grads)
+
+
+def on_meta(self, grads, params, ctx):
+    return tree.map(lambda g: g.to("meta"), grads)
+
+
+def without_names(self, grads, params, ctx):
+    return {name: g for name, g in grads.items() if not name.startswith("fc1")}
+
+
+def with_a_name(self, grads, params, ctx):
+    return {**grads, "fc9.weight": torch.zeros(3)}
+
+
+def of_none(self, *arguments):
+    return None
+
+
+def other_memory(self, delta, ctx):
+    return Upload(delta, {}, {"past": delta})
+
+
+def wide_memory(self, delta, ctx):
+    return Upload(delta, {}, {"c": tree.map(lambda d: d[None], delta)})
+
+
+def as_tuple(self, delta, ctx):
+    return delta, {}, {}
+
+
+def flat_message(self, delta, ctx):
+    return Upload(delta, {"sizes": torch.ones(3)}, {})
+
+
+def new_state(self, delta, ctx):
+    return delta, {"past": delta}
+
+
+def new_row(self, upload, row, ctx):
+    return upload, {"last": upload.delta}
+
+
+def per_example(self, params, out, batch, ctx):
+    return out.logits.square().mean(1)
+
+
+def per_class(self, logits, ctx):
+    return logits.mean(1, keepdim=True)
+
+
+def one_client_more(self, uploads, weights, ctx):
+    return uploads.delta, {}
+
+
+def flat_state(self, params):
+    return params
+
+
+@pytest.mark.parametrize(
+    ("hook", "returning", "problem"),
+    [
+        ("gradient", of_shape_3, r"fc1\.weight of shape \[3\], where \[12, 64\] belongs"),
+        ("gradient", broadcasting, r"conv\.weight of shape \[1, 1, 3, 3\], where \[4, 1, 3, 3\]"),
+        ("gradient", in_float32, r"conv\.weight of torch\.float32, where torch\.float64 belongs"),
+        ("gradient", on_meta, r"conv\.weight on meta, where cpu belongs"),
+        ("gradient", without_names, r"a dict that lacks fc1\.weight, fc1\.bias$"),
+        ("gradient", with_a_name, r"a dict that has fc9\.weight, which does not belong there"),
+        ("gradient", of_none, r"None, where a dict belongs"),
+        ("perturb", of_none, r"None, where a dict belongs"),
+        ("begin", of_none, r"None, where a dict belongs"),
+        ("logits", per_class, r"a tensor of shape \[7, 1\], where \[7, 5\] belongs"),
+        (
+            "penalty",
+            per_example,
+            r"a tensor of torch.float64 and shape \[7\], where a single real number belongs",
+        ),
+        ("upload", other_memory, r"memory that has past, .*; init_client says what belongs"),
+        ("upload", as_tuple, r"a tuple, where an Upload\(delta, message, memory\) belongs"),
+        ("upload", flat_message, r"a Tensor as message/sizes, where a dict of tensors"),
+        ("receive", new_row, r"row that has last, .*; init_row says what belongs"),
+        ("aggregate", one_client_more, r"delta/conv\.weight of shape \[1, 4, 1, 3, 3\], where \[4"),
+        ("update", new_state, r"state that has past, .*; init_server says what belongs"),
+        ("update", of_none, r"None, where a tuple \(step, state\) belongs"),
+        ("broadcast", of_none, r"None, where a tuple \(anchor, message\) belongs"),
+        ("init_server", of_none, r"None, where a dict of dicts of tensors, by name, belongs"),
+        ("init_client", flat_state, r"a Tensor as conv\.weight, where a dict of tensors"),
+        ("init_row", of_none, r"None, where a dict of dicts of tensors, by name, belongs"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "workers"])
+def test_what_does_not_belong_is_refused(make_setup, engine, hook, returning, problem):
+    mine = made(**{hook: returning})
+    for algorithm in (mine, FedProx() + mine + GCFed()):
+        said = refusal(make_setup, algorithm, engine=engine, cohort_size=1)
+        assert in_sentence(f"^{hook} of Mine {HERE} returns {problem}", said), said
+
+
+def test_memory_of_other_names_and_shapes_is_named(make_setup):
+    init = {"init_client": lambda self, params: {"c": tree.zeros(params)}}
+    said = refusal(make_setup, made(**init, upload=other_memory))
+    assert "memory that lacks c and has past" in said and "init_client says" in said
+    said = refusal(make_setup, made(**init, upload=wide_memory))
+    assert "memory/c/conv.weight of shape [1, 4, 1, 3, 3], where [4, 1, 3, 3] belongs" in said
+
+
+def raising(self, grads, params, ctx):
+    return tree.map(lambda g: g @ torch.ones(2, 3), grads)
+
+
+def asking_a_value(self, grads, params, ctx):
+    return grads if next(iter(grads.values())).sum().item() < 1e9 else params
+
+
+def too_few(self, grads):
+    return grads
+
+
+def raising_later(self, delta, ctx):
+    if ctx.round == 1:
+        raise KeyError("m")
+    return delta, ctx.state
+
+
+def raising_at_step_1(self, grads, params, ctx):
+    """Untraceable, so that workers run it as it is written."""
+    if ctx.step.item() == 1:
+        raise KeyError("m")
+    return grads
+
+
+@pytest.mark.parametrize(
+    ("hook", "code", "engine", "words"),
+    [
+        ("gradient", raising, "sequential", "RuntimeError: mat1 and mat2 shapes"),
+        ("gradient", raising, "workers", "RuntimeError: mat1 and mat2 shapes"),
+        ("gradient", asking_a_value, "vectorized", r"RuntimeError: vmap: .*\.item\(\)"),
+        ("gradient", too_few, "sequential", "TypeError: .* takes 2 positional arguments but 4"),
+        ("update", raising_later, "sequential", "KeyError: 'm'"),
+        ("gradient", raising_at_step_1, "sequential", "KeyError: 'm'"),
+    ],
+)
+def test_a_hook_that_raises_is_named(make_setup, hook, code, engine, words):
+    mine = made(**{hook: code})
+    for algorithm in (mine, mine + GCFed()):
+        with pytest.raises(InputError, match=words) as error:
+            list(simulate(make_setup(algorithm, engine=engine)))
+        assert in_sentence(rf"^{hook} of Mine {HERE} raises", str(error.value))
+        assert "\n" not in str(error.value)
+
+
+def test_the_line_is_that_which_raised(make_setup):
+    said = refusal(make_setup, made(gradient=raising))
+    assert f"line {raising.__code__.co_firstlineno + 1})" in said
+
+
+def test_a_worker_tells_of_its_hook_without_a_traceback(make_setup):
+    setup = make_setup(made(gradient=raising_at_step_1), engine=Workers(processes=1))
+    with (
+        pytest.warns(UserWarning, match="run each step as it is written"),
+        pytest.raises(InputError, match=f"^gradient of Mine {HERE} raises KeyError: 'm'$"),
+    ):
+        list(simulate(setup))
+
+
+def drawing(self, delta, ctx):
+    return tree.map(lambda d: d + torch.rand_like(d), delta), ctx.state
+
+
+def drawing_in_receive(self, upload, row, ctx):
+    return upload._replace(delta=tree.map(lambda d: d + torch.rand_like(d), upload.delta)), row
+
+
+def drawing_gradient(self, grads, params, ctx):
+    return tree.map(lambda g: g + torch.randn(g.shape), grads)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "workers"])
+@pytest.mark.parametrize(
+    ("hook", "code"),
+    [("update", drawing), ("receive", drawing_in_receive), ("gradient", drawing_gradient)],
+)
+def test_global_randomness_is_told_of_the_hook(make_setup, engine, hook, code):
+    said = refusal(make_setup, made(**{hook: code}), engine=engine)
+    assert in_sentence(f"^{hook} of Mine {HERE} draws from torch's global generator", said)
+    assert "ctx.key" in said and "dropout" not in said
+
+
+class Dropping(torch.nn.Module):
+    """Draws from the global generator by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.layer(torch.nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+
+class Failing(Dropping):
+    def forward(self, x):
+        raise IndexError("no such layer")
+
+
+def test_what_the_model_does_is_not_told_of_a_hook_that_calls_it(make_setup):
+    """FedSAM's perturb takes a gradient of its own, through the model."""
+    said = refusal(make_setup, FedSAM(), module=Dropping(), engine="sequential")
+    assert said.startswith("training drew") and "dropout" in said and "perturb" not in said
+    with pytest.raises(IndexError, match=r"^no such layer$"):
+        next(simulate(make_setup(FedSAM(), module=Failing(), engine="sequential")))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "workers"])
+def test_gradients_go_to_weights_by_name_in_any_order(run, close, engine):
+    def reversed_(self, grads, params, ctx):
+        return dict(reversed(grads.items()))
+
+    mine = run(made(gradient=reversed_), engine=engine)
+    close(mine.server.params, run(Algorithm(), engine=engine).server.params, tolerance=0)
+
+
+def test_a_rehearsal_leaves_all_as_it_was(make_setup):
+    """Even for an algorithm that changes in place what it is given."""
+
+    def inflating(self, anchor, ctx):
+        return tree.map(lambda w: w.mul_(2), anchor)
+
+    setup = make_setup(made(begin=inflating), engine="sequential")
+    seen, before = [], tree.map(torch.clone, setup.model.params)
+    generators = keys.global_states()
+
+    def engine(jobs):
+        seen.append(tree.map(torch.clone, setup.model.params))
+        return replace(setup, engine="sequential").chosen.make()(jobs)
+
+    next(simulate(replace(setup, engine=engine)))
+    assert not keys.drawn_since(generators)
+    torch.testing.assert_close(seen[0], before, rtol=0, atol=0)
+
+
+def test_a_resumed_run_is_rehearsed_from_where_it_stands(make_setup):
+    setup = make_setup(Scaffold(), engine="sequential")
+    first = next(simulate(setup))
+    worse = replace(setup, algorithm=made(Scaffold, update=lambda self, delta, ctx: (delta, {})))
+    with pytest.raises(
+        InputError, match=r"update of Mine .* returns state that lacks c; init_serv"
+    ):
+        next(simulate(worse, after=first))
+    again = next(simulate(setup, after=first))
+    assert again.round == 1
+
+
+def test_checked_hooks_give_the_same(registered, run):
+    """Nothing that a registered algorithm returns is refused, nor changed by looking at it."""
+    plain, looked_at = run(registered), run(with_checked_hooks(registered))
+    torch.testing.assert_close(plain.server, looked_at.server, rtol=0, atol=0)
+
+
+def test_an_unwritten_hook_is_told_without_a_line(make_setup):
+    """A hook may be any callable, such as one of torch's."""
+    said = refusal(make_setup, made(begin=staticmethod(torch.add)))
+    assert said.startswith("begin of Mine raises TypeError: add()")
+
+
+def test_laws_are_not_tried_on_a_wrong_hook():
+    with pytest.raises(InputError, match=f"gradient of Mine {HERE} raises"):
+        laws.check(made(gradient=raising))
+    with pytest.raises(InputError, match=f"gradient of Mine {HERE} raises .*vmap"):
+        laws.check(made(gradient=asking_a_value))
+
+
+def test_the_command_says_it_once(gcfed, tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import gcfed\n\n\nclass Mine(gcfed.Algorithm):\n"
+        "    def gradient(self, grads, params, ctx):\n"
+        "        return {name: g[:1] for name, g in grads.items()}\n"
+    )
+    answer = gcfed("check", f"{tmp_path / 'my.py'}:Mine")
+    assert answer.code == 2
+    said = " ".join((answer.out + answer.err).split())
+    assert (
+        said.count("gradient of Mine (my.py, line 5) returns 0.weight of shape [1, 1, 2, 2]") == 1
+    )
+    assert "Traceback" not in said and "cannot be tried" not in said
+
+
+class Keeper(Algorithm):
+    """Keeps something of every kind, so that all of it can be wrong."""
+
+    def init_server(self, params):
+        return {"kept": tree.zeros(params)}
+
+    init_client = init_row = init_server
+
+    def broadcast(self, params, state):
+        return params, state
+
+    def upload(self, delta, ctx):
+        return Upload(delta, {"sent": delta}, ctx.memory)
+
+
+def raises(right):
+    raise ZeroDivisionError("nothing to divide by")
+
+
+def changed_in_one(right, change):
+    """The same, but for one of its tensors."""
+    flat = [x for _, x in tree.leaves(right)]
+    return tree.unflatten(right, [change(flat[0]), *flat[1:]])
+
+
+OF_ANY_HOOK = {
+    "None": lambda right: None,
+    "a text": lambda right: "text",
+    "an object": lambda right: object(),
+    "an empty tuple": lambda right: (),
+    "a large tensor": lambda right: torch.zeros(7, 7, 7),
+    "a list": lambda right: [right],
+    "a dict of numbers": lambda right: {1: 2},
+    "a dict of None": lambda right: {"kept": {"fc1.weight": None}},
+    "it twice": lambda right: (right, right),
+    "it three times": lambda right: (right, right, right),
+    "an error": raises,
+    "random numbers": lambda right: (torch.rand(2), right)[1],
+}
+OF_TENSORS = {
+    "one axis more": lambda right: changed_in_one(right, lambda x: x[None]),
+    "numbers alone": lambda right: changed_in_one(right, lambda x: x.sum().item()),
+    "whole numbers": lambda right: changed_in_one(right, lambda x: x.long()),
+    "no memory": lambda right: changed_in_one(right, lambda x: x.to("meta")),
+}
+WRONG = {**OF_ANY_HOOK, **OF_TENSORS}
+FREE = {"init_server", "init_client", "init_row"}  # what they say belongs, whatever its shape
+CASES = [(h, w) for h in BELONGS for w in (OF_ANY_HOOK if h in FREE else WRONG)]
+CASES.remove(("penalty", "numbers alone"))  # a number of Python's is one too
+
+
+@settings(max_examples=len(CASES), derandomize=True, deadline=None, database=None)
+@given(
+    st.sampled_from(CASES),
+    st.sampled_from(["sequential", "vectorized"]),
+    st.sampled_from([0, 1, 2]),
+)
+def test_whatever_is_wrong_with_a_hook_it_is_named(make_setup, case, engine, place):
+    hook, wrong = case
+
+    def returning(self, *arguments):
+        return WRONG[wrong](getattr(Keeper, hook)(self, *arguments))
+
+    links = [FedProx(), GCFed()]
+    links.insert(place, made(Keeper, **{hook: returning}))
+    said = refusal(make_setup, links[0] + links[1] + links[2], engine=engine, rounds=1)
+    assert in_sentence(f"^{hook} of Mine {HERE} (returns|raises|draws) ", said), said
+    assert "\n" not in said
