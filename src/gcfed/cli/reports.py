@@ -43,7 +43,9 @@ class Report:
             if form not in forms:
                 raise unknown("format of a pivot" if self.pivot else "format", form, forms)
         if self.out is not None and self._written_as is None:
-            raise InputError(f"say what {self.out} is to hold: --format {', '.join(forms)}")
+            raise InputError(
+                f"say what {self.out} is to hold: end its name in one of {', '.join(SUFFIXES)}"
+            )
         for path in filter(None, (self.out, self.plot)):
             _refuse(path)
         if self.plot is not None and self.plot.suffix not in PICTURES:
