@@ -137,8 +137,8 @@ class Comparison:
 
         labels = self._labels
         panels = {
-            title: {labels[r.name]: [run.records for run in _drawn(r)] for r in results}
-            for title, results in self.blocks.items()
+            task: {labels[r.name]: [run.records for run in _drawn(r)] for r in results}
+            for task, results in self.blocks.items()
         }
         name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
         return curves(panels, name, metrics=metrics, title=title, size=size)
