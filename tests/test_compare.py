@@ -14,7 +14,6 @@ from gcfed import InputError
 from gcfed.cli import console
 from gcfed.results.captions import short
 from gcfed.results.comparison import FORMATS, compare
-from gcfed.results.plots import curves
 from gcfed.results.tables import Entry, ranked
 from gcfed.results.ttest import paired
 
@@ -127,14 +126,19 @@ def test_other_tasks_are_other_blocks_with_ranks_of_their_own(tmp_path):
             make_runs(tmp_path / f"{alpha}-{name}", [final], **settings)
     found = compare(tmp_path, baseline="fedavg")
     assert list(found.blocks) == [
-        "partition = dirichlet",
-        "partition = dirichlet(alpha=1.0)",
+        "α = 0.1",
+        "α = 1",
     ]
     assert marks(found, 2) == ["second", "best", "best", "second"]
     gaps = [r.difference and round(r.difference.mean, 6) for r in found.results]
     assert gaps == [None, 0.1, None, -0.1]
-    for form in ("text", "markdown", "latex"):
-        assert "partition = dirichlet(alpha=1.0)" in found.render(form)
+    assert found.notes[0] == "the groups differ in: algorithm; partition (α = 0.1, α = 1)"
+    for form, title in (
+        ("text", "-- α = 1"),
+        ("markdown", "**α = 1**"),
+        ("latex", r"$\alpha$ = 1"),
+    ):
+        assert title in found.render(form)
 
 
 def test_different_seeds_are_said(two):
@@ -310,13 +314,13 @@ def test_a_run_that_broke_off_did_not_diverge(tmp_path):
     assert cells(compare(tmp_path))["fedavg"][1] == "failed"
 
 
-@pytest.mark.parametrize("status", ["running", "stopped"])
-def test_unfinished_runs_are_left_out(tmp_path, status):
+@pytest.mark.parametrize(("status", "said"), [("running", "killed"), ("stopped", "stopped")])
+def test_unfinished_runs_are_left_out(tmp_path, status, said):
     make_run(tmp_path / "a", [0.5, 0.5], seed=0)
     make_run(tmp_path / "b", [0.9], seed=1, rounds=2, status=status)
     found = compare(tmp_path)
     assert cells(found)["fedavg"][:2] == ["1 of 2", "50.00"]
-    assert found.notes == (f"fedavg, seed 1: {status} after 1 of 2 rounds, and left out",)
+    assert found.notes == (f"fedavg, seed 1: {said} after 1 of 2 rounds, and left out",)
     only = compare(tmp_path / "b")
     assert cells(only)["fedavg"][:2] == ["0 of 1", "-"]
 
@@ -336,6 +340,78 @@ def test_a_run_that_was_never_judged_is_said(tmp_path):
 
 
 # tables
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """Two methods at two alphas, in the order that a grid would have them."""
+    for alpha, finals in ((0.5, (0.8, 0.7)), (0.1, (0.5, 0.6))):
+        for name, final in zip(("gcfed", "fedavg"), finals, strict=True):
+            settings = {"partition": f"dirichlet(alpha={alpha})", "algorithm": name}
+            make_runs(tmp_path / f"{alpha}-{name}", [final, final + 0.02], **settings)
+    return tmp_path
+
+
+def test_runs_of_a_folder_are_in_the_order_of_alpha_and_runs_given_in_their_own(grid):
+    assert list(compare(grid).blocks) == ["α = 0.1", "α = 0.5"]
+    given = [grid / name for name in ("0.5-gcfed", "0.5-fedavg", "0.1-gcfed", "0.1-fedavg")]
+    found = compare(given)
+    assert list(found.blocks) == ["α = 0.5", "α = 0.1"]
+    assert [r.name for r in found.results] == ["gcfed", "fedavg"] * 2
+
+
+def test_a_pivot_has_methods_as_rows_and_tasks_as_columns(grid):
+    found = compare(grid)
+    assert found.render(pivot=True).startswith("method  α = 0.1        α = 0.5\n")
+    table = found.pivot()
+    assert table.columns == ("method", "α = 0.1", "α = 0.5")
+    assert [[c.value + c.rest for c in row] for row in table.blocks[0].rows] == [
+        ["fedavg", "61.00 (1.41)", "71.00 (1.41)"],
+        ["gcfed", "51.00 (1.41)", "81.00 (1.41)"],
+    ]
+    assert [[c.mark for c in row[1:]] for row in table.blocks[0].rows] == [
+        ["best", "second"],
+        ["second", "best"],
+    ]
+    assert r"method & $\alpha$ = 0.1 & $\alpha$ = 0.5 \\" in found.render("latex", pivot=True)
+    assert "| `gcfed` | <u>51.00</u> (1.41) | **81.00** (1.41) |" in found.render(
+        "markdown", pivot=True
+    )
+    rows = list(csv.DictReader(io.StringIO(found.render("csv", pivot=True))))
+    assert [row["method"] for row in rows] == ["fedavg", "gcfed"]
+    assert float(rows[1]["α = 0.5: mean"]) == pytest.approx(0.81)
+    assert rows[1]["α = 0.5: finished"] == "2"
+    with pytest.raises(InputError, match="unknown format of a pivot: 'json'"):
+        found.render("json", pivot=True)
+
+
+def test_a_pivot_counts_failures_and_says_what_is_missing(grid):
+    make_run(grid / "p0", [0.99], algorithm="fedprox", seed=0, partition="dirichlet", rounds=2)
+    failed = {"algorithm": "fedprox", "partition": "dirichlet", "rounds": 2, **DIVERGED}
+    for seed in (1, 2):
+        make_run(grid / f"p{seed}", [], seed=seed, **failed)
+    found = compare(grid)
+    (column,) = [k for k, title in enumerate(found.pivot().columns) if "rounds = 2" in title]
+    fedavg, *_, fedprox = found.pivot().blocks[0].rows
+    assert fedprox[column] == Entry("99.00", ", 1 of 3")
+    assert fedavg[column] == Entry("-")
+
+
+def test_a_method_tuned_for_each_task_is_one_row(tmp_path):
+    for alpha, lr in ((0.1, 0.01), (1.0, 0.1)):
+        for name in ("fedavg", "gcfed"):
+            settings = {"partition": f"dirichlet(alpha={alpha})", "algorithm": name, "lr": lr}
+            make_runs(tmp_path / f"{alpha}-{name}", [0.5], **settings)
+    found = compare(tmp_path)
+    assert [r.name for r in found.results] == [
+        *("fedavg, lr=0.01", "gcfed, lr=0.01", "fedavg, lr=0.1", "gcfed, lr=0.1")
+    ]
+    assert [row[0].value for row in found.pivot().blocks[0].rows] == ["fedavg", "gcfed"]
+    assert "lr (0.01, 0.1)" in found.pivot().notes[0]
+
+
+def test_one_task_has_a_pivot_of_one_column(two):
+    assert compare(two).pivot().columns == ("method", "final (%)")
 
 
 def test_ranks():
@@ -411,31 +487,6 @@ def test_an_unknown_format(two):
         compare(two).render("html")
 
 
-def test_curves(two):
-    make_run(two / "c", [], algorithm="scaffold", **DIVERGED)
-    make_runs(two / "d", [0.5], algorithm="gcfed", clients=20)
-    (axes,) = compare(two).plot().axes
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["fedavg (clients = 10)", "gcfed (clients = 10)", "gcfed (clients = 20)"]
-
-
-def test_ticks_are_rounds(tmp_path):
-    make_run(tmp_path / "a", [0.1, 0.3, 0.5])
-    (axes,) = compare(tmp_path).plot().axes
-    assert all(float(tick).is_integer() for tick in axes.get_xticks())
-
-
-def test_a_curve_and_a_target_are_smoothed_alike(tmp_path):
-    """The mean of ten times 0.6 is 0.6, whatever came before."""
-    make_run(tmp_path / "a", [0.1, *[0.6] * 12])
-    found = compare(tmp_path, target=0.6)
-    (axes,) = found.plot().axes
-    smoothed = axes.lines[1].get_ydata() / 100
-    assert smoothed[:3] == pytest.approx([0.1, 0.7 / 2, 1.3 / 3])
-    assert smoothed[9:11] == pytest.approx([5.5 / 10, 0.6])
-    assert found.results[0].outcomes[0].rounds_to_target == 11
-
-
 # the command
 
 
@@ -450,6 +501,13 @@ def test_the_command(two, gcfed):
 def test_formats_of_the_command(two, gcfed, form):
     answer = gcfed("compare", two, "--format", form)
     assert (answer.code, answer.out) == (0, compare(two).render(form))
+
+
+def test_a_pivot_by_the_command(grid, gcfed, tmp_path):
+    answer = gcfed("compare", grid, "--pivot", "--out", "pivot.tex")
+    assert answer.out == compare(grid).render(pivot=True)
+    assert (tmp_path / "pivot.tex").read_text() == compare(grid).render("latex", pivot=True)
+    assert "unknown format of a pivot" in gcfed("compare", grid, "--pivot", "--out", "a.json").err
 
 
 def test_files_are_made_and_never_overwritten(two, gcfed, tmp_path):
@@ -496,16 +554,4 @@ def test_a_terminal_shows_bold_and_underlined(two, gcfed, monkeypatch):
     assert "\x1b[1m71.67\x1b[0m (16.07)" in shown
     assert "\x1b[4m60.00\x1b[0m (10.00)" in shown
     assert "minus fedavg [95 % CI]" in shown
-    assert "clients = 20" in shown
-
-
-def test_long_labels_stand_below_the_axes():
-    """Within them they would cover the curves, and many would leave no axes at all."""
-    lines = [{"round": t, "test_accuracy": t / 10} for t in range(5)]
-    groups = {f"trace(path='/a/long/folder/of/traces/{i}.csv'), lr=0.01": [lines] for i in range(6)}
-    figure = curves(groups)
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    assert axes.get_legend() is None and len(figure.legends[0].texts) == 6
-    assert axes.get_window_extent().height > 0.4 * figure.get_window_extent().height
-    assert curves({"fedavg": [lines]}).axes[0].get_legend() is not None
+    assert "3/20 clients" in shown

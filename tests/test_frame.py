@@ -48,11 +48,28 @@ def test_a_row_a_run(tmp_path):
     make_runs(tmp_path / "a", [0.5, 0.7], lr=0.25)
     make_run(tmp_path / "b", [0.1], status="running", rounds=9)
     found = summaries(tmp_path)
-    assert found["status"].tolist() == ["finished", "finished", "running"]
+    assert found["status"].tolist() == ["finished", "finished", "killed"]
     assert found["test_accuracy"].tolist()[:2] == [0.5, 0.7]
     assert found["lr"].tolist() == [0.25, 0.25, 0.01]
     assert found["rounds"].tolist() == [1, 1, 1]  # that were done
     assert found["run"][2] == str(tmp_path / "b")
+    assert found["best_round"].tolist()[:2] == [1, 1]
+    assert found["partition"].tolist() == ["dirichlet"] * 3
+    assert found["alpha"].tolist() == [0.1] * 3
+
+
+def test_settings_are_columns_of_rounds_too(tmp_path):
+    pytest.importorskip("pandas")
+    make_run(tmp_path / "a", [0.1, 0.2], lr=0.25, partition="dirichlet(alpha=0.5)", clients=9)
+    make_run(tmp_path / "b", [0.3], partition="iid")
+    found = frame(tmp_path)
+    assert found["round"].tolist() == [1, 2, 1]
+    assert found["lr"].tolist() == [0.25, 0.25, 0.01]
+    assert found["alpha"].tolist()[:2] == [0.5, 0.5] and found["alpha"].isna().tolist()[2]
+    assert found["num_clients"].tolist() == [9, 9, 10]
+    assert found["clients"][0] == [1, 2, 3]  # of the line: those that took part
+    last = found.sort_values("round").groupby("lr").last()
+    assert last["test_accuracy"].to_dict() == {0.01: 0.3, 0.25: 0.2}
 
 
 def test_without_pandas(tmp_path, monkeypatch):

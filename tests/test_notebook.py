@@ -133,7 +133,7 @@ def test_a_run(tmp_path):
     rows = shown(run).rows
     assert rows[0] == ["run", str(run.path)] and ["algorithm", "fedavg"] in rows
     assert ["rounds", "7 of 7"] in rows and ["status", "finished"] in rows
-    assert [row[0] for row in rows[-5:]] == ["2", "3", "4", "5", "6"]
+    assert [row[0] for row in rows[-5:]] == ["3", "4", "5", "6", "7"]
     assert rows[-1][1] == f"{run.records[-1]['test_accuracy']:.4f}"
 
 

@@ -499,7 +499,7 @@ def test_two_processes_cannot_write_one_run(tmp_path):
             said.append((tmp_path / "said").read_text())
 
     def other():
-        from gcfed.runs import lock
+        from gcfed import lock
 
         lock._held.clear()  # as in a process that did not come out of this one
         try:

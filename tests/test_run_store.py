@@ -363,7 +363,7 @@ def test_a_run_that_is_being_written_is_not_touched(store):
     config, said = tiny(rounds=2), []
 
     def other():
-        from gcfed.runs import lock
+        from gcfed import lock
 
         lock._held.clear()
         try:

@@ -14,10 +14,13 @@ class InputError(ValueError):
 
 
 class DivergedError(ArithmeticError):
-    """A run whose numbers are no longer finite, with the round in which that showed."""
+    """A run whose numbers are no longer finite, with the round in which that showed.
+
+    ``round`` counts from 0, as records do, and the message from 1, as people do.
+    """
 
     def __init__(self, round: int, reason: str) -> None:
-        super().__init__(f"round {round}: {reason}")
+        super().__init__(f"round {round + 1}: {reason}")
         self.round = round
         self.reason = reason
 

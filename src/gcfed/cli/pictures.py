@@ -29,6 +29,6 @@ def save(figure: "Figure", out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
 
     def write(path: Path) -> None:
-        figure.savefig(path, format=out.suffix[1:].lower(), dpi=150, bbox_inches="tight")
+        figure.savefig(path, format=out.suffix[1:].lower(), dpi=150)
 
     write_atomically(out, write)

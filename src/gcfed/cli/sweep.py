@@ -12,8 +12,19 @@ from gcfed.cli import console
 from gcfed.cli.board import watched
 from gcfed.cli.exits import DIVERGED, INTERRUPTED
 from gcfed.cli.options import Plugins, StoreOption
+from gcfed.cli.reports import (
+    BaselineOption,
+    OutOption,
+    PivotOption,
+    PlotOption,
+    Report,
+    SizeOption,
+)
+from gcfed.errors import InputError, unknown
 from gcfed.progress import duration
-from gcfed.results.comparison import compare
+from gcfed.results.captions import short as short_name
+from gcfed.results.comparison import Comparison, compare
+from gcfed.results.run import Run
 from gcfed.results.summary import SMOOTHED
 from gcfed.runs.store import STORE
 from gcfed.sweeps.grid import describe
@@ -36,6 +47,11 @@ def sweep(
         bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record alone.")] = False,
+    baseline: BaselineOption = None,
+    pivot: PivotOption = False,
+    out: OutOption = None,
+    plot: PlotOption = None,
+    size: SizeOption = "two columns",
     plugin: Plugins = None,
 ) -> None:
     """Train a grid of settings, several seeds each, on several devices.
@@ -44,9 +60,11 @@ def sweep(
     values for each setting that is varied, and may hold a table [tune] of settings that are
     selected on validation examples.  Asked again, it goes on: what is done is found.  The exit code
     is 0; 1 if a cell failed; 3 if one diverged (with [tune]: if nothing could be selected); 130 if
-    the sweep was stopped.
+    the sweep was stopped.  The files of --out and --plot are made when no cell is left to do.
     """
+    report = Report(None, out, plot, size, pivot)
     made = Sweep(grid, store, devices, plugins=plugin or [])
+    _check(made, report, baseline)
     if dry_run:
         _print_plans(made, as_json)
         return
@@ -57,7 +75,9 @@ def sweep(
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:
-        _print(made)
+        _print(made, report, baseline)
+    if made.runs and not made.is_stopped and (out or plot):
+        report.write(_compared(made.runs, baseline))
     sys.exit(_exit_code(made))
 
 
@@ -72,10 +92,36 @@ def _exit_code(made: Sweep) -> int:
     return DIVERGED if lost else 0
 
 
-def _print(made: Sweep) -> None:
+def _check(made: Sweep, report: Report, baseline: str | None) -> None:
+    """Refuse, before anything is trained, what could not be made of the runs afterwards."""
+    metrics = {state.metric.name for state in made.cells}
+    if (report.out or report.plot) and len(metrics) > 1:
+        raise InputError(
+            f"the cells are judged by different metrics ({', '.join(sorted(metrics))}): "
+            "compare them by one that all have, with gcfed compare --metric"
+        )
+    algorithms = {short_name(state.cell.configs[0].algorithm) for state in made.cells}
+    if baseline is not None and not any(
+        short_name(baseline) == name or baseline.startswith(f"{name}, ") for name in algorithms
+    ):
+        raise unknown("baseline", baseline, algorithms)
+
+
+def _compared(runs: list[Run], baseline: str | None) -> Comparison:
+    """The runs side by side; a baseline whose cells failed leaves the others without one."""
+    try:
+        return compare(runs, baseline=baseline)
+    except InputError as error:
+        if baseline is None:
+            raise
+        console.say(f"no differences to the baseline: {error}")
+        return compare(runs)
+
+
+def _print(made: Sweep, report: Report, baseline: str | None) -> None:
     for metric in dict.fromkeys(run.metric.name for run in made.runs):
         runs = [run for run in made.runs if run.metric.name == metric]
-        console.show(compare(runs).table())
+        report.show(_compared(runs, baseline))
     if made.grid.is_tuned:
         console.tell()
         console.table(("settings", "selected", "by", "value"), map(_selected, made.selected))

@@ -115,6 +115,6 @@ def print_runs(runs: Sequence[Run]) -> None:
         console.show(compare(runs).table())
     for run in runs:
         if "reason" in run.summary:
-            console.say(f"seed {run.config.seed}: {status_of(run.summary)}")
+            console.say(f"seed {run.config.seed}: {status_of(run)}")
     if is_stopped(runs):
         console.say(f"to go on: gcfed resume {runs[0].path}")

@@ -8,10 +8,20 @@ from typing import Any
 
 from gcfed.core.metrics import Scale
 from gcfed.errors import InputError, unknown
+from gcfed.results.entries import (
+    cost_column,
+    difference,
+    numbers,
+    p_value,
+    pivot_column,
+    seeds,
+    value_column,
+)
 from gcfed.results.groups import Runs, collect, differing, group, tasks
 from gcfed.results.notes import run_notes, settings_notes
-from gcfed.results.outcomes import GroupResult, Spread, against, result
+from gcfed.results.outcomes import GroupResult, against, result
 from gcfed.results.run import Run
+from gcfed.results.styles import FigureSize
 from gcfed.results.summary import SMOOTHED, say_chosen_on
 from gcfed.results.tables import (
     Entry,
@@ -22,7 +32,6 @@ from gcfed.results.tables import (
     latex,
     markdown,
     plain,
-    ranked,
 )
 
 
@@ -52,18 +61,49 @@ class Comparison:
         blocks = [Section(title, self._rows(rs)) for title, rs in self.blocks.items()]
         return Table(self._columns(), tuple(blocks), (*self.notes, *self._legend()))
 
-    def render(self, form: str = "text") -> str:
-        """As ``text``, ``markdown``, ``latex``, ``csv`` or ``json``."""
-        if form not in FORMATS:
-            raise unknown("format", form, FORMATS)
-        return FORMATS[form](self)
+    def pivot(self) -> Table:
+        """Methods by tasks, as papers print them: the final values of each, ranked by column."""
+        labels, blocks = self._labels, self.blocks
+        methods = list(dict.fromkeys(labels.values()))
+        columns = []
+        for results in blocks.values():
+            entries = pivot_column(results, self.metric)
+            found = {labels[r.name]: e for r, e in zip(results, entries, strict=True)}
+            columns.append([found.get(method, Entry("-")) for method in methods])
+        rows = tuple(zip(map(Entry, methods), *columns, strict=True))
+        titles = (title or f"final{self.metric.unit}" for title in blocks)
+        return Table(("method", *titles), (Section("", rows),), (*self.notes, self._legend()[0]))
+
+    def pivot_rows(self) -> list[dict[str, Any]]:
+        """A method each: the mean, the deviation and the finished runs of every task."""
+        labels = self._labels
+        rows: dict[str, dict[str, Any]] = {name: {"method": name} for name in labels.values()}
+        for title, results in self.blocks.items():
+            found = {labels[r.name]: r.spread("final") for r in results}
+            for name, row in rows.items():
+                spread = found.get(name)
+                row[f"{title or 'final'}: mean"] = spread and spread.mean
+                row[f"{title or 'final'}: std"] = spread and spread.std
+                row[f"{title or 'final'}: finished"] = spread and spread.n
+        return list(rows.values())
+
+    def render(self, form: str = "text", *, pivot: bool = False) -> str:
+        """As ``text``, ``markdown``, ``latex``, ``csv`` or ``json``; a pivot not as JSON."""
+        forms = PIVOT_FORMATS if pivot else FORMATS
+        if form not in forms:
+            raise unknown("format of a pivot" if pivot else "format", form, forms)
+        return forms[form](self)
 
     def rows(self) -> list[dict[str, Any]]:
         """A group each: the settings in which they differ and every number, as fractions."""
         differ = differing([r.group.settings for r in self.results])
         keys = ["algorithm", *(key for key in differ if key != "algorithm")]
         return [
-            {"name": r.name, **{key: r.group.settings.get(key) for key in keys}, **self._numbers(r)}
+            {
+                "name": r.name,
+                **{key: r.group.settings.get(key) for key in keys},
+                **numbers(r, self.target is not None, self.baseline is not None),
+            }
             for r in self.results
         ]
 
@@ -85,20 +125,23 @@ class Comparison:
             "notes": list(self.notes),
         }
 
-    def plot(self, name: str | None = None, title: str = "") -> Any:
-        """A matplotlib figure: a curve for each group, and a band of one standard deviation.
+    def plot(
+        self, name: str | None = None, title: str = "", *, size: FigureSize = "two columns"
+    ) -> Any:
+        """A matplotlib figure: a panel for each task, and in it a curve for each method.
 
         ``name`` is a number of a round, such as ``train_loss``; if not given, the metric's.
+        ``size`` is the width that the figure has in a paper.
         """
         from gcfed.results.plots import curves  # matplotlib takes a second to import
 
-        labelled = {
-            f"{r.name} ({block})" if block else r.name: [run.records for run in _drawn(r)]
-            for block, results in self.blocks.items()
-            for r in results
+        labels = self._labels
+        panels = {
+            task: {labels[r.name]: [run.records for run in _drawn(r)] for r in results}
+            for task, results in self.blocks.items()
         }
         name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
-        return curves(labelled, name, metrics=metrics, title=title)
+        return curves(panels, name, metrics=metrics, title=title, size=size)
 
     def __str__(self) -> str:
         return self.render()
@@ -108,6 +151,17 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return html(self.table())
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        """Methods over several tasks, by the names of groups.
+
+        Where an algorithm has one group in each task, as when its learning rate was tuned for each,
+        the groups are one method, and the algorithm names it.
+        """
+        by_task = [[r.group.algorithm for r in results] for results in self.blocks.values()]
+        is_one = len(by_task) > 1 and all(len(set(each)) == len(each) for each in by_task)
+        return {r.name: r.group.algorithm if is_one else r.name for r in self.results}
 
     def _columns(self) -> tuple[str, ...]:
         columns = ["method", "seeds", f"final{self.metric.unit}", f"best{self.metric.unit}"]
@@ -121,40 +175,17 @@ class Comparison:
     def _rows(self, results: Sequence[GroupResult]) -> tuple[tuple[Entry, ...], ...]:
         columns = [
             [Entry(r.name) for r in results],
-            [Entry(_seeds(r)) for r in results],
-            self._values(results, "final"),
-            self._values(results, "best"),
+            [Entry(seeds(r)) for r in results],
+            value_column(results, self.metric, "final"),
+            value_column(results, self.metric, "best"),
         ]
         if self.target is not None:
-            columns.append(_costs(results, "rounds_to_target", 1))
-            columns.append(_costs(results, "bytes_to_target", 1e6))
+            columns.append(cost_column(results, "rounds_to_target", 1))
+            columns.append(cost_column(results, "bytes_to_target", 1e6))
         if self.baseline is not None:
-            columns.append([Entry(self._difference(r)) for r in results])
-            columns.append([Entry(_p_value(r)) for r in results])
+            columns.append([Entry(difference(r, self.metric)) for r in results])
+            columns.append([Entry(p_value(r)) for r in results])
         return tuple(zip(*columns, strict=True))
-
-    def _values(self, results: Sequence[GroupResult], field: str) -> list[Entry]:
-        """A column; a group with a run that failed has no rank: its mean leaves out the worst."""
-        cells = [self._value(r, r.spread(field)) for r in results]
-        values = [None if r.failed else r.spread(field).mean for r in results]
-        return ranked(cells, values, largest=self.metric.better == "higher")
-
-    def _value(self, r: GroupResult, found: Spread) -> Entry:
-        text = self.metric.text
-        if found.mean is None and r.failed:
-            chance = r.chance if self.metric.name == "accuracy" else None
-            return Entry("failed") if chance is None else Entry(text(chance), " (failed)")
-        rest = "" if found.std is None else f" ({text(found.std)})"
-        return Entry(text(found.mean), rest + (f", {len(r.failed)} failed" if r.failed else ""))
-
-    def _difference(self, r: GroupResult) -> str:
-        if (gap := r.difference) is None:
-            return "-"
-        mean, low, high = (self.metric.text(v, "+") for v in (gap.mean, gap.low, gap.high))
-        if gap.n == 1:
-            return f"{mean} (1 pair)"
-        few = "" if gap.n == len(r.outcomes) else f" ({gap.n} pairs)"
-        return f"{mean} [{low}, {high}]{few}"
 
     def _legend(self) -> list[str]:
         configs = [run.config for r in self.results for run in r.group.runs]
@@ -175,25 +206,13 @@ class Comparison:
             )
         return lines
 
-    def _numbers(self, r: GroupResult) -> dict[str, Any]:
-        numbers: dict[str, Any] = {
-            "seeds": len(r.outcomes),
-            "finished": r.spread("final").n,
-            "failed": len(r.failed),
-        }
-        for field in ("final", "best"):
-            numbers |= {f"{field}_mean": r.spread(field).mean, f"{field}_std": r.spread(field).std}
-        if self.target is not None:
-            numbers["reached"] = r.spread("rounds_to_target").n
-            for field in ("rounds_to_target", "bytes_to_target"):
-                numbers[field] = r.spread(field).mean
-        if self.baseline is not None:
-            gap = r.difference
-            numbers |= {"baseline": r.baseline, "pairs": gap and gap.n}
-            numbers |= {"difference": gap and gap.mean, "ci_low": gap and gap.low}
-            numbers |= {"ci_high": gap and gap.high, "p": gap and gap.p}
-        return numbers
 
+PIVOT_FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "text": lambda found: plain(found.pivot()),
+    "markdown": lambda found: markdown(found.pivot()),
+    "latex": lambda found: latex(found.pivot()),
+    "csv": lambda found: comma_separated(found.pivot_rows()),
+}
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {
     "text": lambda found: plain(found.table()),
@@ -269,30 +288,3 @@ def _drawn(r: GroupResult) -> list[Run]:
     """The runs that finished; if none did, those that failed."""
     finished = [o.run for o in r.outcomes if o.status == "finished"]
     return finished or [o.run for o in r.failed]
-
-
-def _seeds(r: GroupResult) -> str:
-    finished = r.spread("final").n
-    return str(finished) if finished == len(r.outcomes) else f"{finished} of {len(r.outcomes)}"
-
-
-def _costs(results: Sequence[GroupResult], field: str, unit: float) -> list[Entry]:
-    """A column of what it takes; a group has a rank if all its runs reach the target."""
-    found = [(r.spread(field), len(r.outcomes)) for r in results]
-    cells = [_cost(spread, runs, unit) for spread, runs in found]
-    ranks = [spread.mean if spread.n == runs else None for spread, runs in found]
-    return ranked(cells, ranks, largest=False)
-
-
-def _cost(found: Spread, runs: int, unit: float) -> Entry:
-    if found.mean is None:
-        return Entry("not reached")
-    rest = "" if found.std is None else f" ({found.std / unit:.1f})"
-    return Entry(
-        f"{found.mean / unit:.1f}", rest + (f", {found.n} of {runs}" if found.n < runs else "")
-    )
-
-
-def _p_value(r: GroupResult) -> str:
-    p = None if r.difference is None else r.difference.p
-    return "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"

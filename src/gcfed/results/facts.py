@@ -1,8 +1,8 @@
 """Runs and rounds in words, for tables, notebooks and progress bars."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from gcfed.core.metrics import Scale
 from gcfed.results.seal import broken_seals, is_sealed
@@ -23,7 +23,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("clients", f"{config.cohort} of {config.clients} a round"),
         ("model", config.model),
         ("seed", str(config.seed)),
-        ("status", status_of(summary)),
+        ("status", status_of(run)),
         ("rounds", f"{len(run.records)} of {config.rounds}"),
         (f"final {metric.name}", metric.quantity(summary.get(test))),
         (f"best {metric.name}", metric.quantity(summary.get(f"{test}_best"))),
@@ -41,8 +41,9 @@ def round_columns(metrics: Iterable[str]) -> tuple[str, ...]:
 
 
 def last_rounds(records: Sequence[Record], columns: Sequence[str]) -> list[list[str]]:
-    """A row for each of the last five rounds."""
-    return [[_number(line[column]) for column in columns] for line in records[-5:]]
+    """A row for each of the last five rounds; people count them from 1."""
+    shown = [{**line, "round": line["round"] + 1} for line in records[-5:]]
+    return [[_number(line[column]) for column in columns] for line in shown]
 
 
 def round_note(metric: Scale, lines: Iterable[Record]) -> str:
@@ -52,11 +53,13 @@ def round_note(metric: Scale, lines: Iterable[Record]) -> str:
     return f"{metric.name} {shown}{' %' if metric.percent else ''}" if shown else ""
 
 
-def status_of(summary: Mapping[str, Any]) -> str:
+def status_of(run: "Run") -> str:
     """Whether a run finished, and if not, where and why it ended."""
-    if "reason" not in summary:
-        return str(summary["status"])
-    return f"{summary['status']} in round {summary['round']}: {summary['reason']}"
+    if "reason" not in run.summary:
+        return run.status
+    done = run.summary["round"]
+    where = f"after round {done}" if run.status == "stopped" else f"in round {done + 1}"
+    return f"{run.status} {where}: {run.summary['reason']}"
 
 
 def _seal(run: "Run") -> str:

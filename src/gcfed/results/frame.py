@@ -3,42 +3,58 @@
 from importlib import import_module
 from typing import Any
 
+from gcfed.config.identity import shortened
 from gcfed.errors import InputError
-from gcfed.results.captions import short
+from gcfed.results.captions import alpha_of, short
 from gcfed.results.groups import Runs, collect
+from gcfed.results.run import Run
 from gcfed.results.seal import SEAL
 
 
 def frame(paths: Runs) -> Any:
-    """A DataFrame with a row a round: run, seed, algorithm, its line and what probes measured."""
-    rows = [
-        {
-            "run": str(run.path),
-            "seed": run.config.seed,
-            "algorithm": short(run.config.algorithm),
-            **line,
-            **probed.get(line["round"], {}),
-        }
-        for run in collect(paths)
-        for probed in [{row["round"]: row for row in run.probes}]
-        for line in run.records
-    ]
+    """A DataFrame with a row a round: its line, what probes measured, and the run's settings.
+
+    Rounds count from 1.  The setting ``clients`` is ``num_clients`` here: a line's ``clients`` are
+    those that took part.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in collect(paths):
+        named = {"run": str(run.path), "seed": run.config.seed}
+        settings = _settings(run)
+        named["algorithm"] = settings["algorithm"]
+        settings["num_clients"] = settings.pop("clients")
+        probed = {row["round"]: row for row in run.probes}
+        for line in run.records:
+            found = {**line, **probed.get(line["round"], {}), "round": line["round"] + 1}
+            rows.append({**named, **found, **settings})
     return _pandas().DataFrame(rows, columns=None if rows else ["run", "seed", "algorithm"])
 
 
 def summaries(paths: Runs) -> Any:
-    """A DataFrame with a row a run: where it is, what came out of it, and every setting."""
-    rows = [
-        {
-            "run": str(run.path),
-            **run.config.model_dump(mode="json"),
-            **{key: value for key, value in run.summary.items() if key != SEAL},
-            "rounds": len(run.records),
-            "algorithm": short(run.config.algorithm),
-        }
-        for run in collect(paths)
-    ]
-    return _pandas().DataFrame(rows)
+    """A DataFrame with a row a run: where it is, every setting, and what came out of it.
+
+    ``rounds`` are those that were done, and ``best_round`` counts from 1.
+    """
+    return _pandas().DataFrame([_summary(run) for run in collect(paths)])
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    row = {"run": str(run.path), **run.summary, **_settings(run)}
+    row |= {"status": run.status, "rounds": len(run.records)}
+    row.pop(SEAL, None)
+    if row.get("best_round") is not None:
+        row["best_round"] += 1
+    return row
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Every setting of a run, texts without what has its default, and its alpha as a number."""
+    values = shortened(run.config.model_dump(mode="json"))
+    return {
+        **values,
+        "algorithm": short(run.config.algorithm),
+        "alpha": alpha_of(run.config.partition),
+    }
 
 
 def _pandas() -> Any:

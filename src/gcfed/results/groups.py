@@ -9,7 +9,7 @@ from typing import Any
 from gcfed.config.identity import LAST_BITS, WAYS, shortened
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
-from gcfed.results.captions import short
+from gcfed.results.captions import alpha_of, caption, short
 from gcfed.results.run import Run, find_runs
 from gcfed.results.seal import warn_of_changes
 
@@ -43,12 +43,13 @@ METHOD = (
 def collect(paths: Runs) -> list[Run]:
     """The runs there are in these places, each once, in the order given.
 
-    A warning names those that were changed since they ended.
+    A warning names those that were changed since they ended.  Those of one folder are in the order
+    of their tasks, the smallest alpha first.
     """
     several = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     found: dict[Path, Run] = {}
     for place in several:
-        runs = [place] if isinstance(place, Run) else find_runs(place)
+        runs = [place] if isinstance(place, Run) else sorted(find_runs(place), key=_order)
         if not runs:
             raise InputError(f"{place} is neither a run nor a folder of runs")
         for run in runs:
@@ -130,14 +131,25 @@ def differing(settings: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {key: found for key, found in values.items() if len(found) > 1}
 
 
+def apart(settings: list[dict[str, Any]]) -> list[str]:
+    """The keys that tell these settings apart, without what goes without saying."""
+    return list(differing(_told(settings)))
+
+
 def tasks(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """Groups of one task each, by a title that says what is particular to it."""
     differ = differing([g.task for g in groups])
     found: dict[str, list[Group]] = {}
     for member in groups:
-        title = "; ".join(f"{key} = {member.task.get(key)}" for key in differ)
-        found.setdefault(title, []).append(member)
+        found.setdefault(caption(member.task, differ), []).append(member)
     return found
+
+
+def _order(run: Run) -> tuple[str, str, int, int, float]:
+    config = run.config
+    alpha = alpha_of(config.partition)
+    people = (config.clients or 0, config.cohort)
+    return config.dataset, config.model, *people, float("inf") if alpha is None else alpha
 
 
 def _by_seed(runs: list[Run], notes: list[str]) -> tuple[Run, ...]:

@@ -3,30 +3,44 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gcfed.results.captions import short
+from gcfed.results.captions import partition_caption, short
+from gcfed.results.groups import apart, settings_of
 from gcfed.results.run import Run
 from gcfed.results.summary import FINAL, say_chosen_on
 from gcfed.results.tables import Entry, Section, Table
 
-COLUMNS = ("algorithm", "seed", "status", "rounds", "metric", "final", "best", "run")
+SHOWN = {"algorithm", "rounds"}
+"""Settings that have a column in any case."""
 
 
 def run_table(runs: Sequence[Run], below: Path | None = None) -> Table:
-    """Runs, each by the metric that it is judged by; with ``below``, their paths from there."""
-    rows = tuple(tuple(map(Entry, _row(run, below))) for run in runs)
+    """Runs, each by the metric that it is judged by, and the settings in which they differ.
+
+    With ``below``, their paths are from there.
+    """
+    keys = [key for key in apart([settings_of(run) for run in runs]) if key not in SHOWN]
+    columns = ("algorithm", *keys, "seed", "status", "rounds", "metric", "final", "best", "run")
+    rows = tuple(tuple(map(Entry, _row(run, keys, below))) for run in runs)
     notes = (f"{FINAL}; {say_chosen_on(run.config for run in runs)}",)
-    return Table(COLUMNS, (Section("", rows),), notes)
+    return Table(columns, (Section("", rows),), notes)
 
 
-def _row(run: Run, below: Path | None) -> tuple[str, ...]:
-    summary, metric = run.summary, run.metric
+def _row(run: Run, keys: Sequence[str], below: Path | None) -> tuple[str, ...]:
+    summary, metric, settings = run.summary, run.metric, settings_of(run)
     return (
         short(run.config.algorithm),
+        *(_value(key, settings.get(key)) for key in keys),
         str(run.config.seed),
-        str(summary["status"]),
+        run.status,
         f"{len(run.records)} of {run.config.rounds}",
         metric.name,
         metric.quantity(summary.get(f"test_{metric.name}")),
         metric.quantity(summary.get(f"test_{metric.name}_best")),
         str(run.path if below is None else run.path.relative_to(below)),
     )
+
+
+def _value(key: str, value: object) -> str:
+    if value is None:
+        return "-"
+    return partition_caption(str(value)) if key == "partition" else str(value)

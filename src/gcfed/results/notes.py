@@ -1,8 +1,10 @@
 """What a reader of a comparison has to know besides its numbers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from gcfed.core.metrics import Scale
+from gcfed.results.captions import partition_caption
 from gcfed.results.groups import INCIDENTAL, Group, differing
 from gcfed.results.outcomes import GroupResult
 from gcfed.results.run import Run
@@ -15,7 +17,7 @@ def settings_notes(groups: Sequence[Group]) -> list[str]:
     if len(groups) > 1:
         words = ["algorithm"] if "algorithm" in differ else []
         others = {key: values for key, values in differ.items() if key != "algorithm"}
-        words += [f"{key} ({', '.join(map(str, values))})" for key, values in others.items()]
+        words += [f"{key} ({_listed(key, values)})" for key, values in others.items()]
         notes.append(f"the groups differ in: {'; '.join(words)}")
     if len({g.seeds for g in groups}) > 1:
         each = "; ".join(f"{g.name}: {', '.join(map(str, g.seeds))}" for g in groups)
@@ -27,6 +29,11 @@ def settings_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
+def _listed(key: str, values: Sequence[Any]) -> str:
+    texts = map(str, values)
+    return ", ".join(map(partition_caption, texts) if key == "partition" else texts)
+
+
 def run_notes(results: Sequence[GroupResult], metric: Scale) -> list[str]:
     """Why runs have no final value, or count as failed."""
     lost = [(r, o) for r in results for o in r.outcomes if o.final is None]
@@ -34,9 +41,9 @@ def run_notes(results: Sequence[GroupResult], metric: Scale) -> list[str]:
 
 
 def _status(run: Run, metric: Scale) -> str:
-    summary, done = run.summary, f"{len(run.records)} of {run.config.rounds} rounds"
-    if summary["status"] == "failed":
-        return f"failed after {done}: {summary.get('reason', 'no reason given')}"
-    if summary["status"] == "finished":
+    done = f"{len(run.records)} of {run.config.rounds} rounds"
+    if run.status == "failed":
+        return f"failed after {done}: {run.summary.get('reason', 'no reason given')}"
+    if run.status == "finished":
         return f"no round has a finite test {metric.name}"
-    return f"{summary['status']} after {done}, and left out"
+    return f"{run.status} after {done}, and left out"

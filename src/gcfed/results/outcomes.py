@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        return str(self.run.summary["status"])
+        return self.run.status
 
 
 @dataclass(frozen=True)

@@ -1,62 +1,177 @@
 """Pictures of runs."""
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gcfed.core.metrics import METRICS, Scale, named
+from gcfed.errors import unknown
 from gcfed.figures import Picture
 from gcfed.results.outcomes import moving_average
+from gcfed.results.styles import WIDTHS, FigureSize, Style, styles
 from gcfed.results.summary import SMOOTHED
 from gcfed.simulation.evaluation import Record
 
-HEIGHT, LONG = 4.2, 40  # inches; letters, above which a label has no place within the axes
+Lines = Sequence[Sequence[Record]]
+"""The rounds of several runs."""
+
+Looks = Mapping[str, Style]
+"""The styles of methods, by name."""
+
+FONT, SMALL = 8, 7  # points
+FONTS: dict[Any, Any] = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "figure.titlesize"), FONT),
+    "axes.linewidth": 0.6,
+}
+LETTER, LINE = 0.06, 0.16  # inches, of small print, and rather too much than too little
+NO_BREAK = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
+HANDLE = 0.5  # inches, what stands before a label of the legend
+NUM_MARKERS = 8  # on a curve
+FEW = 5  # methods of a panel; thin lines of more would be a tangle
+IN_A_ROW: dict[FigureSize, int] = {"one column": 2, "two columns": 4}  # panels, at most
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a round, what it is multiplied by, and how many evaluations are averaged."""
+
+    name: str
+    factor: int
+    window: int
+
+    @property
+    def label(self) -> str:
+        return self.name.replace("_", " ")
+
+    @property
+    def smoothing(self) -> str:
+        """What an axis says of it below the label."""
+        return "" if self.window == 1 else f"\nmean of {self.window} evaluations"
 
 
 def curves(
-    groups: Mapping[str, Sequence[Sequence[Record]]],
+    panels: Mapping[str, Mapping[str, Lines]],
     name: str = "test_accuracy",
     *,
     metrics: Mapping[str, Scale] | None = None,
-    smooth: int = SMOOTHED,
     title: str = "",
+    size: FigureSize = "two columns",
 ) -> Picture:
-    """One number over the rounds: a line a group, the mean over its runs, and a band of one std.
+    """One number over the rounds: panels by title, and in each a curve for every method.
 
-    Each run is first smoothed by a moving average over ``smooth`` evaluations, as in the paper's
-    figures; thin lines show what it was before.  ``metrics`` says how values of metrics that are
-    not registered are read.
+    A curve is the mean over a method's runs, its band one standard deviation.  Each run is first
+    smoothed by a moving average, over ten evaluations as in the paper's figures, and over fewer if
+    it is short; thin lines show what it was before.  ``metrics`` says how values of metrics that
+    are not registered are read.
     """
+    if size not in WIDTHS:
+        raise unknown("size of a figure", size, WIDTHS)
     scale = _scale(name, metrics or {})
-    figure = Picture(figsize=(7, HEIGHT), layout="constrained")
-    axes = figure.subplots()
-    factor = 100 if scale.percent else 1
-    for color, (label, runs) in enumerate(groups.items()):
-        tested = ([line for line in run if line.get(name) is not None] for run in runs)
-        found = [lines for lines in tested if lines]
-        if not found:
-            continue
-        length = min(map(len, found))
-        rounds = [line["round"] + 1 for line in found[0][:length]]
-        values = factor * np.array([[line[name] for line in run[:length]] for run in found])
-        smoothed = np.array([moving_average(run, smooth) for run in values.tolist()])
-        mean, std = smoothed.mean(0), smoothed.std(0, ddof=1 if len(found) > 1 else 0)
-        axes.plot(rounds, values.mean(0), color=f"C{color}", alpha=0.25, linewidth=0.8)
-        axes.plot(rounds, mean, color=f"C{color}", label=label, linewidth=2)
-        axes.fill_between(
-            rounds, mean - std, mean + std, color=f"C{color}", alpha=0.15, linewidth=0
-        )
-    axes.set(xlabel="round", ylabel=name.replace("_", " ") + scale.unit, title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    if axes.lines and max(map(len, groups)) > LONG:
-        figure.set_figheight(HEIGHT + 0.25 * len(groups))
-        figure.legend(frameon=False, loc="outside lower center", fontsize="small")
-    elif axes.lines:
-        rising = scale.better == "higher"  # the legend stands away from the curves' ends
-        axes.legend(frameon=False, loc="lower right" if rising else "upper right")
+    found = {
+        panel: {label: tested for label, runs in groups.items() if (tested := _tested(runs, name))}
+        for panel, groups in panels.items()
+    }
+    looks = styles(dict.fromkeys(label for groups in found.values() for label in groups))
+    window = _window(runs for groups in found.values() for runs in groups.values())
+    shown = Quantity(name, 100 if scale.percent else 1, window)
+    with rc_context(FONTS):
+        figure, grid = _grid(list(found), size, shown.label + scale.unit + shown.smoothing)
+        for axes, groups in zip(grid, found.values(), strict=True):
+            _draw(axes, groups, shown, looks)
+        if title:
+            figure.suptitle(textwrap.fill(title, _letters(figure.get_figwidth())))
+        _add_legend(figure, looks)
     return figure
+
+
+def _tested(runs: Lines, name: str) -> Lines:
+    """The rounds that have the number, of those runs that have some."""
+    found = [[line for line in run if line.get(name) is not None] for run in runs]
+    return [lines for lines in found if lines]
+
+
+def _window(found: Iterable[Lines]) -> int:
+    """How many evaluations are averaged: a fifth of the longest run, and no more than ten."""
+    longest = max((len(run) for runs in found for run in runs), default=1)
+    return min(max(longest // 5, 1), SMOOTHED)
+
+
+def _grid(titles: Sequence[str], size: FigureSize, label: str) -> tuple[Picture, list[Axes]]:
+    """A figure, and its axes under these titles, in rows of about equal length."""
+    width, number = WIDTHS[size], len(titles)
+    num_rows = -(-number // IN_A_ROW[size])
+    num_columns = -(-number // num_rows)
+    height = min(max(width / num_columns * 0.72, 1.5), 3.2)
+    num_ticks = 8 if num_columns == 1 else 5
+    letters = _letters(width / num_columns - 0.4)  # the rest is for the numbers beside the axes
+    wrapped = [textwrap.fill(title.replace(" = ", NO_BREAK), letters) for title in titles]
+    height += LINE * max(title.count("\n") for title in wrapped)
+    figure = Picture(figsize=(width, num_rows * height), layout="constrained")
+    places = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+    for spare in places[number:]:
+        spare.remove()
+    for i, (axes, title) in enumerate(zip(places, wrapped, strict=False)):
+        is_lowest = i + num_columns >= number
+        axes.set(xlabel="round" if is_lowest else "", ylabel="" if i % num_columns else label)
+        axes.set_title(title)
+        axes.xaxis.set_major_locator(
+            MaxNLocator(num_ticks, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+        )
+        axes.tick_params(labelsize=SMALL, width=0.6, length=2.5)
+        axes.grid(alpha=0.3, linewidth=0.5)
+    return figure, places[:number]
+
+
+def _draw(axes: Axes, groups: Mapping[str, Lines], shown: Quantity, looks: Looks) -> None:
+    """The curves of a panel; where there are few, with thin ones of what was measured."""
+    for i, (label, runs) in enumerate(groups.items()):
+        length, color = min(map(len, runs)), looks[label].colour
+        rounds = [line["round"] + 1 for line in runs[0][:length]]
+        values = shown.factor * np.array([[li[shown.name] for li in run[:length]] for run in runs])
+        smoothed = np.array([moving_average(run, shown.window) for run in values.tolist()])
+        mean, std = smoothed.mean(0), smoothed.std(0, ddof=1 if len(runs) > 1 else 0)
+        if shown.window > 1 and len(groups) <= FEW:
+            axes.plot(rounds, values.mean(0), color=color, alpha=0.25, linewidth=0.5)
+        if len(runs) > 1:
+            axes.fill_between(rounds, mean - std, mean + std, color=color, alpha=0.12, linewidth=0)
+        every = -(-length // NUM_MARKERS)
+        start = every * (i + 1) // len(groups) - 1  # markers of two methods seldom meet
+        axes.plot(rounds, mean, **_look(looks[label]), markevery=(max(start, 0), every))
+    axes.set_xlim(0.5, max(axes.get_xlim()[1], 1.5))  # there is no round 0
+
+
+def _add_legend(figure: Picture, looks: Looks) -> None:
+    """A legend below all axes, for which the figure becomes higher: it covers nothing."""
+    if not looks:
+        return
+    width = figure.get_figwidth()
+    labels = [textwrap.fill(label, _letters(width - HANDLE)) for label in looks]
+    longest = max(len(line) for label in labels for line in label.splitlines())
+    num_columns = min(max(int(width / (HANDLE + LETTER * longest)), 1), len(labels))
+    num_lines = max(label.count("\n") + 1 for label in labels) * -(-len(labels) // num_columns)
+    figure.set_figheight(figure.get_figheight() + LINE * num_lines + 0.1)
+    handles = [Line2D([], [], **_look(style)) for style in looks.values()]
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=num_columns, fontsize=SMALL,
+        frameon=False, handlelength=2.4, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def _look(style: Style) -> dict[str, Any]:
+    given = {"color": style.colour, "marker": style.marker, "linestyle": style.line}
+    return {**given, "markersize": 3.5, "linewidth": 1.2}
+
+
+def _letters(inches: float) -> int:
+    """How many letters have room on a line."""
+    return max(int(inches / LETTER), 10)
 
 
 def _scale(name: str, metrics: Mapping[str, Scale]) -> Scale:

@@ -23,6 +23,7 @@ from gcfed.core.types import Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.display import html_table
 from gcfed.errors import InputError
+from gcfed.lock import is_locked
 from gcfed.results import directory
 from gcfed.results.directory import best_model, read_lines
 from gcfed.results.facts import facts, last_rounds, round_columns
@@ -66,6 +67,12 @@ class Run:
             return directory.RUNNING
         found = _json(path, OF_SUMMARY)
         return _json(path, OF_FINISHED) if found["status"] == "finished" else found
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``failed``, ``stopped`` or ``running``; ``killed`` where nobody goes on."""
+        status = str(self.summary["status"])
+        return "killed" if status == "running" and not is_locked(self.path) else status
 
     @cached_property
     def metrics(self) -> dict[str, Scale]:

@@ -18,6 +18,7 @@ _LATEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{c: f"${c}$" for c in "<>|"},
+    "α": r"$\alpha$",
 }
 
 

@@ -71,7 +71,8 @@ class History:
 
         metrics = self.experiment.metrics
         name = name or f"test_{self.experiment.metric.name}"
-        return curves({self.experiment.config.algorithm: [self.records]}, name, metrics=metrics)
+        groups = {short(self.experiment.config.algorithm): [self.records]}
+        return curves({"": groups}, name, metrics=metrics)
 
 
 def fit(

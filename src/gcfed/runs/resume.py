@@ -12,10 +12,10 @@ from gcfed.config.build import Experiment
 from gcfed.config.identity import identity
 from gcfed.errors import InputError
 from gcfed.files import write_json, write_text
+from gcfed.lock import locked
 from gcfed.results import directory
 from gcfed.results.run import Run, open_run
 from gcfed.runs.journal import DamagedError
-from gcfed.runs.lock import locked
 from gcfed.runs.provenance import environment
 from gcfed.runs.train import Observer, build_together, renumbered, train, writing
 from gcfed.runs.writer import Place, RunWriter

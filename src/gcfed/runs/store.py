@@ -9,9 +9,9 @@ from gcfed.config.identity import digest, identity, num_registered
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.files import create_folder
+from gcfed.lock import locked
 from gcfed.results import directory
 from gcfed.results.run import Run, find_runs, open_run
-from gcfed.runs.lock import locked
 from gcfed.runs.resume import is_done, resume_together
 from gcfed.runs.trackers import require
 from gcfed.runs.train import Observer, begin, build_together, renumbered, writing

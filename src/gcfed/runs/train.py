@@ -11,6 +11,7 @@ from gcfed.config.build import Experiment, build, record_together
 from gcfed.config.settings import Config
 from gcfed.errors import DivergedError, InputError
 from gcfed.files import create_folder, refuse_existing
+from gcfed.lock import locked
 from gcfed.results.run import (
     Run as Run,
     find_runs as find_runs,
@@ -18,7 +19,6 @@ from gcfed.results.run import (
 )
 from gcfed.results.summary import SMOOTHED as SMOOTHED, summarize as summarize
 from gcfed.runs.interrupt import stop_request
-from gcfed.runs.lock import locked
 from gcfed.runs.provenance import provenance
 from gcfed.runs.trackers import Observer as Observer, Tracking, require
 from gcfed.runs.writer import RunWriter

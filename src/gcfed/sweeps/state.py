@@ -122,7 +122,7 @@ def status_of(runs: list[Run]) -> CellStatus:
 def _why(runs: list[Run]) -> str | None:
     """The reasons of runs that did not finish."""
     reasons = [
-        f"seed {run.config.seed}: {run.summary['reason']} in round {run.summary['round']}"
+        f"seed {run.config.seed}: {run.summary['reason']} in round {run.summary['round'] + 1}"
         for run in runs
         if "reason" in run.summary
     ]

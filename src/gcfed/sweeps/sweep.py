@@ -9,10 +9,10 @@ from typing import Any
 
 from gcfed.display import html_table
 from gcfed.files import create_folder, write_json
+from gcfed.lock import locked
 from gcfed.results.comparison import Comparison, compare
 from gcfed.results.frame import frame
 from gcfed.results.run import Run, open_run
-from gcfed.runs.lock import locked
 from gcfed.runs.store import STORE, RunStore
 from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Note, RoundsDone
 from gcfed.sweeps.devices import find_devices

@@ -21,6 +21,7 @@ from typing import Any
 from gcfed.errors import InputError
 
 LOCK = ".lock"
+MOMENT = 0.05  # seconds, far more than it takes to ask whether somebody has a lock
 
 _held: set[Path] = set()
 """What this process has locked: a system's locks are between processes."""
@@ -30,11 +31,16 @@ if sys.platform == "win32":
 
     def _try_lock(handle: int) -> None:
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+
+    _probe = _try_lock
 else:
     import fcntl
 
     def _try_lock(handle: int) -> None:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not a child's too
+
+    def _probe(handle: int) -> None:
+        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # reading is enough for a shared one
 
 
 @contextmanager
@@ -50,6 +56,25 @@ def locked(paths: Sequence[Path]) -> Iterator[None]:
         yield
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process, this or another, is writing the run in this directory."""
+    if path.resolve() in _held:
+        return True
+    try:
+        handle = os.open(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        if os.read(handle, 1):  # a process that ended by itself has left no name here
+            os.lseek(handle, 0, os.SEEK_SET)
+            _probe(handle)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     real = path.resolve()
@@ -58,7 +83,7 @@ def _locked(path: Path) -> Iterator[None]:
     handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            _try_lock(handle)
+            _lock_soon(handle)
         except OSError:
             raise InputError(f"{path} is being written by {_holder(handle)}") from None
         _held.add(real)
@@ -70,6 +95,15 @@ def _locked(path: Path) -> Iterator[None]:
             _write(handle, None)
     finally:
         os.close(handle)
+
+
+def _lock_soon(handle: int) -> None:
+    """Take the lock; `is_locked` in another process may have it for a moment."""
+    try:
+        _try_lock(handle)
+    except OSError:
+        time.sleep(MOMENT)
+        _try_lock(handle)
 
 
 def _write(handle: int, holder: dict[str, Any] | None) -> None:
