@@ -6,32 +6,50 @@ from typing import Annotated
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.options import Plugins
+from gcfed.cli.completion import names_of
+from gcfed.cli.options import Plugins, RunPaths
 from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
-from gcfed.results.comparison import FORMATS, compare as compare_runs
 
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
 
+COMPARED, FILES = "What is compared", "Files"
+
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", hidden=True)],
+    runs: RunPaths,
     metric: Annotated[
-        str | None, typer.Option(help="Such as loss; if not given, what the runs are judged by.")
+        str | None,
+        typer.Option(
+            help="Such as loss.",
+            show_default="what the runs are judged by",
+            rich_help_panel=COMPARED,
+            autocompletion=names_of("metrics"),
+        ),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it."),
+        typer.Option(
+            help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it.",
+            rich_help_panel=COMPARED,
+        ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with, seed by seed.")
+        str | None,
+        typer.Option(
+            help="What the others are compared with, seed by seed.", rich_help_panel=COMPARED
+        ),
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="markdown, latex, csv, json or text.")
+        str | None,
+        typer.Option("--format", help="markdown, latex, csv, json or text.", rich_help_panel=FILES),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A file to make, of the table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A file to make, of the table.", rich_help_panel=FILES)
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="A file to make, of curves.")
+        Path | None,
+        typer.Option(metavar="FILE.png", help="A file to make, of curves.", rich_help_panel=FILES),
     ] = None,
     plugin: Plugins = None,
 ) -> None:
@@ -39,7 +57,14 @@ def compare(
 
     RUNS are run directories, or folders of them.  Runs that differ in their seed alone form a
     group.  The format of a file is that of its name, if none is given.
+
+    Examples:
+
+        gcfed compare runs --baseline fedavg
+        gcfed compare runs --target 0.6 --out table.tex --plot curves.pdf
     """
+    from gcfed.results.comparison import compare as compare_runs
+
     form = _form(form, out)
     for path in filter(None, (out, plot)):
         _refuse(path)
@@ -61,6 +86,8 @@ def compare(
 
 def _form(form: str | None, out: Path | None) -> str | None:
     """The format that is asked for, by name or by a file's suffix."""
+    from gcfed.results.comparison import FORMATS
+
     if form is not None and form not in FORMATS:
         raise unknown("format", form, FORMATS)
     if form is None and out is not None:

@@ -4,22 +4,20 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.board import watched
 from gcfed.cli.exits import DIVERGED, INTERRUPTED
 from gcfed.cli.options import Plugins, StoreOption
 from gcfed.progress import duration
-from gcfed.results.comparison import compare
-from gcfed.results.summary import SMOOTHED
-from gcfed.runs.store import STORE
-from gcfed.sweeps.grid import describe
-from gcfed.sweeps.planning import CellPlan
-from gcfed.sweeps.sweep import Sweep
-from gcfed.sweeps.tuning import Selection
+from gcfed.results.directory import STORE
+
+if TYPE_CHECKING:
+    from gcfed.sweeps.planning import CellPlan
+    from gcfed.sweeps.sweep import Sweep
+    from gcfed.sweeps.tuning import Selection
 
 FAILED = 1
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -29,7 +27,11 @@ def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml", hidden=True)],
     devices: Annotated[
         str | None,
-        typer.Option(metavar="cuda:0,cuda:1", help="A process for each; cpu,cpu shares the cores."),
+        typer.Option(
+            metavar="cuda:0,cuda:1",
+            help="A process for each; cpu,cpu shares the cores.",
+            show_default="all GPUs, or the CPU",
+        ),
     ] = None,
     store: StoreOption = STORE,
     dry_run: Annotated[
@@ -45,7 +47,15 @@ def sweep(
     selected on validation examples.  Asked again, it goes on: what is done is found.  The exit code
     is 0; 1 if a cell failed; 3 if one diverged (with [tune]: if nothing could be selected); 130 if
     the sweep was stopped.
+
+    Examples:
+
+        gcfed sweep grid.toml --dry-run
+        gcfed sweep grid.toml --devices cuda:0,cuda:1
     """
+    from gcfed.cli.board import watched
+    from gcfed.sweeps.sweep import Sweep
+
     made = Sweep(grid, store, devices, plugins=plugin or [])
     if dry_run:
         _print_plans(made, as_json)
@@ -61,7 +71,7 @@ def sweep(
     sys.exit(_exit_code(made))
 
 
-def _exit_code(made: Sweep) -> int:
+def _exit_code(made: "Sweep") -> int:
     """A sweep that was stopped is not over; a candidate may diverge, if another is selected."""
     if made.is_stopped:
         return INTERRUPTED
@@ -72,7 +82,10 @@ def _exit_code(made: Sweep) -> int:
     return DIVERGED if lost else 0
 
 
-def _print(made: Sweep) -> None:
+def _print(made: "Sweep") -> None:
+    from gcfed.results.comparison import compare
+    from gcfed.results.summary import SMOOTHED
+
     for metric in dict.fromkeys(run.metric.name for run in made.runs):
         runs = [run for run in made.runs if run.metric.name == metric]
         console.show(compare(runs).table())
@@ -89,14 +102,16 @@ def _print(made: Sweep) -> None:
         console.say(f"stopped with {over} of {len(made.cells)} cells; the same command goes on")
 
 
-def _selected(selection: Selection) -> tuple[str, str, str, str]:
+def _selected(selection: "Selection") -> tuple[str, str, str, str]:
+    from gcfed.sweeps.grid import describe
+
     best, metric = selection.best, selection.metric
     settings = "none yet" if best is None else describe(best.cell.candidate)
     by = f"validation {metric.name}"
     return selection.name, settings, by, metric.quantity(selection.score)
 
 
-def _print_plans(made: Sweep, as_json: bool) -> None:
+def _print_plans(made: "Sweep", as_json: bool) -> None:
     lines = [plan.to_json() for plan in made.plans]
     if as_json:
         print(json.dumps(lines, indent=2))
@@ -111,14 +126,14 @@ def _print_plans(made: Sweep, as_json: bool) -> None:
     )
 
 
-def _row(plan: CellPlan, keys: list[str]) -> list[str]:
+def _row(plan: "CellPlan", keys: list[str]) -> list[str]:
     line, seeds = plan.to_json(), len(plan.cell.configs)
     values = [str(plan.cell.settings[key]) for key in keys]
     first = [str(plan.cell.number), *values, str(seeds), plan.status, str(line["rounds"])]
     return [*first, *_costs(line["examples"], line["flops"], line["bytes"], line["seconds"])]
 
 
-def _total(made: Sweep, num_keys: int) -> list[str]:
+def _total(made: "Sweep", num_keys: int) -> list[str]:
     """The sum; time is divided among GPUs, and not among processes that share a CPU."""
     lines = [plan.to_json() for plan in made.plans]
     sums = []

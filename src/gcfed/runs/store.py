@@ -10,13 +10,13 @@ from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.files import create_folder
 from gcfed.results import directory
+from gcfed.results.directory import STORE as STORE
 from gcfed.results.run import Run, find_runs, load_run
 from gcfed.runs.lock import locked
 from gcfed.runs.resume import is_done, resume_together
 from gcfed.runs.trackers import require
 from gcfed.runs.train import Observer, begin, build_together, renumbered, writing
 
-STORE = Path("runs")
 LENGTH = 10  # digits of a hash in a folder's name
 
 Stamp = tuple[int, int]
