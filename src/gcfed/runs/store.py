@@ -66,7 +66,7 @@ class RunStore:
         """Take the runs that are there to their last round, set by set, unless one is stopped."""
         for config, sha256 in zip(configs, hashes, strict=True):
             run = self.find_sha256(sha256, config.seed)
-            if run is None or is_done(run, config.rounds):
+            if run is None or is_done(run, config.rounds) or _has_more(run, config.rounds):
                 continue
             runs = run.together()
             theirs = [digest(other.identity) for other in runs]
@@ -91,7 +91,7 @@ class RunStore:
         paths = {i: self.folder / _name(configs[i], hashes[i]) for i in new}
         for path in paths.values():
             create_folder(path, exist_ok=True)
-        with locked(list(paths.values())), writing(paths[new[0]]):
+        with locked(list(paths.values())), writing(paths[new[0]], "give the same command again"):
             for i, path in paths.items():
                 self._refuse_existing(path, hashes[i])
             told = renumbered(observe, dict(enumerate(new)))
@@ -141,6 +141,11 @@ class RunStore:
 def _sure(run: Run | None) -> Run:
     assert run is not None
     return run
+
+
+def _has_more(run: Run, rounds: int) -> bool:
+    """Whether a run that was killed has these rounds, of more that it was asked for."""
+    return run.num_rounds >= rounds and run.config.rounds > rounds
 
 
 def _read_sha256(path: Path) -> str | None:
