@@ -1,7 +1,9 @@
 """The commands, as a person calls them: what they print, what they leave, how they end."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -479,3 +481,39 @@ def test_means_are_of_the_runs_that_finished(tmp_path):
     assert training.is_stopped(runs) and not training.is_stopped(runs[:2])
     assert training.summarize(runs[1:2])["test_accuracy_mean"] is None
     assert training.summarize(runs[:1])["test_accuracy_std"] is None
+
+
+@pytest.mark.parametrize(("there", "asked"), [(6, 4), (4, 4), (4, 3)])
+def test_a_killed_run_is_asked_for_fewer_rounds(gcfed, tmp_path, there, asked):
+    """They are there: nothing is trained, and the run goes on being one of six rounds."""
+    gcfed("run", *flags(rounds=6, checkpoint_every=2), "--json")
+    (run,) = find_runs(tmp_path / "runs")
+    rounds = run.path / "rounds.jsonl"
+    rounds.write_bytes(b"".join(rounds.read_bytes().splitlines(keepends=True)[:there]))
+    (run.path / "summary.json").write_text('{"status": "running"}')
+    (run.path / "model.safetensors").unlink()
+    before = contents(run.path)
+    answer = gcfed("run", *flags(rounds=asked, checkpoint_every=2), "--json")
+    assert json.loads(answer.out)["rounds"] == asked
+    assert contents(run.path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["--out", "new/mine"], "delete new and start again"),
+        (["--out", "mine", "--seeds", "0,1"], "delete mine and start again"),
+        ([], "give the same command again"),
+    ],
+)
+def test_a_disk_that_is_full_before_a_run_begins(gcfed, tmp_path, monkeypatch, words, advice):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gcfed.runs.writer.write_text", full)
+        said = wrong(gcfed("run", *flags(), *words))
+    assert f"No space left on device; the run has not begun: mend this, then {advice}" in said
+    if advice.startswith("delete"):
+        shutil.rmtree(tmp_path / advice.split()[1])
+    assert gcfed("run", *flags(), *words).code == 0

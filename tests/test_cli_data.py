@@ -252,7 +252,7 @@ IMPOSSIBLE = [
     (("show", "fashion10k", "--out", "a.png", "--per-class", "0"), "--per-class is at least 1"),
     (("show", "fashion10k", "--force"), "--force goes with --out"),
     (("show", "fashion11k"), "did you mean 'fashion10k'?"),
-    (("show", "mnist"), "mnist/train-images-idx3-ubyte and 3 more is missing"),
+    (("show", "mnist"), "mnist/train-images-idx3-ubyte and 3 more are missing"),
     (("partition", "--kind", "stack"), "--kind goes with --out"),
     (("partition", "--out", "a.png", "--kind", "stacks"), "did you mean 'stack'?"),
     (("partition", "--first", "0"), "--first is at least 1"),

@@ -162,7 +162,7 @@ def test_emnist_splits(tmp_path):
     assert byclass.transform == ImageTransform((0.1751,), (0.3333,))
     balanced = DATASETS.parse("emnist(split='balanced')")(tmp_path)
     assert balanced.num_classes == 47 and balanced.class_names[46] == "t"
-    with pytest.raises(InputError, match=r"letters-train-images.* and 3 more is missing"):
+    with pytest.raises(InputError, match=r"letters-train-images.* and 3 more are missing"):
         official.emnist(tmp_path, split="letters")
 
 

@@ -378,7 +378,7 @@ def test_fetch_finds_a_publication_by_name(published, tmp_path, monkeypatch):
 
 def test_what_is_missing_is_explained(published, server, tmp_path, monkeypatch):
     server.files.clear()
-    message = r"set/one and 1 more is missing from .*answers 404.*gcfed data fetch mine.*http:"
+    message = r"set/one and 1 more are missing from .*answers 404.*gcfed data fetch mine.*http:"
     with pytest.raises(InputError, match=message):
         ensure(published, published.files, tmp_path)
     monkeypatch.setenv("GCFED_OFFLINE", "1")

@@ -25,8 +25,8 @@ from gcfed.cli import console
 from gcfed.cli.board import Board, plain_lines
 from gcfed.config import plugins
 from gcfed.population.samplers import SAMPLERS
-from gcfed.sweeps.child import CellJob, Child, Ended, RoundsDone, Started
-from gcfed.sweeps.devices import find_devices, shares
+from gcfed.sweeps.child import CellJob, Child, Ended, RoundsDone, Started, serve
+from gcfed.sweeps.devices import allot, find_devices, recorded_allotment, shares
 from gcfed.sweeps.pool import Slot
 from gcfed.sweeps.state import CellState
 from gcfed.sweeps.tuning import select
@@ -166,7 +166,9 @@ def test_cells_that_fail_leave_the_others(gcfed, folder):
 
     (folder / "cores" / str(os.getpid())).unlink()  # of this process, which looked at the cells
     (found,) = (path.read_text() for path in (folder / "cores").iterdir())
-    assert found in {f"{part} 1" for part in shares(["cpu", "cpu"])}
+    assert record["allotment"] == allot(["cpu", "cpu"], 5)._asdict()
+    each = record["allotment"]["cores"]
+    assert found in {f"{part} 1" for part in shares(["cpu", "cpu"], each)}
 
     (folder / "broken").unlink()  # mended: those that failed are tried again, and only those
     before = bits(mine)
@@ -183,16 +185,67 @@ def test_cells_that_fail_leave_the_others(gcfed, folder):
 
 def test_cores_are_divided_among_cpu_devices(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6, 7})
-    assert shares(["cpu"]) == [[0, 2, 4, 6, 7]]
-    assert shares(["cpu", "cuda:0", "cpu"]) == [[0, 2], [], [4, 6, 7]]
-    many = shares(["cpu"] * 7)
-    assert all(len(part) == 1 for part in many)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
+    assert allot(["cpu"], 9) == (5, 4)
+    assert allot(["cpu", "cuda:0", "cpu"], 9) == (2, 2)  # equal: a cell may come to either
+    assert allot(["cpu"] * 7, 9) == (1, 1)
+    assert allot(["cpu"] * 7, 2) == (2, 2)  # of a grid of two cells, no more than two are busy
+    assert shares(["cpu"], 5) == [[0, 2, 4, 6, 7]]
+    assert shares(["cpu", "cuda:0", "cpu"], 2) == [[0, 2], [], [4, 6]]
+    assert shares(["cpu"] * 7, 1) == [[0], [2], [4], [6], [7], [0], [2]]
+    assert shares(["cpu"], 9) == [[0, 2, 4, 6, 7]]  # settled on a larger machine
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     assert find_devices(None, "auto") == ["cuda:0", "cuda:1", "cuda:2"]
     assert find_devices(None, "cpu") == ["cpu"]
     assert find_devices("cuda:2, cpu", "auto") == ["cuda:2", "cpu"]
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert find_devices(None, "auto") == ["cpu"]
+
+
+@pytest.mark.parametrize("devices", [["--devices", "cpu,cpu"], []], ids=["same", "other"])
+def test_what_a_cell_gets_does_not_depend_on_what_is_left(gcfed, folder, devices):
+    """Killed before its last cell, a sweep gives it the cores and the engine it would have had."""
+    values = without("algorithm", "engine", rounds=2, seeds=[0])
+    (folder / "grid.toml").write_text(toml(values, grid={"algorithm": ["fedavg", "gcfed"]}))
+    assert gcfed("sweep", "grid.toml", "--devices", "cpu,cpu").code == 0
+    record = json.loads((folder / "runs/sweeps/grid/sweep.json").read_text())
+    (name,) = record["cells"][1]["runs"]
+    straight = package.load_run((folder / "runs" / name).rename(folder / name))
+    assert gcfed("sweep", "grid.toml", *devices).code == 0
+    again = package.load_run(folder / "runs" / name)
+    assert bits([again]) == bits([straight])
+    for what in ("engine", "engine_reason", "threads"):
+        assert again.provenance[what] == straight.provenance[what]
+    found = json.loads((folder / "runs/sweeps/grid/sweep.json").read_text())
+    assert found["allotment"] == record["allotment"]
+    assert [cell["engine"] for cell in found["cells"]] == [straight.provenance["engine"]] * 2
+
+
+def test_a_record_that_says_nothing_settles_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "sweep.json"
+    assert recorded_allotment(path) is None
+    for text in (
+        "{",
+        "[]",
+        '{"allotment": {"cores": 1}}',
+        '{"allotment": {"cores":0,"threads":1}}',
+    ):
+        path.write_text(text)
+        assert recorded_allotment(path) is None
+    path.write_text('{"allotment": {"cores": 2, "threads": 1}}')
+    monkeypatch.setattr("gcfed.sweeps.devices.available_cores", lambda: 1)
+    with pytest.warns(UserWarning, match="began with 2 cores for each process"):
+        assert recorded_allotment(path) == (2, 1)
+
+
+def test_a_device_may_have_no_number(monkeypatch, tmp_path):
+    chosen = []
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    monkeypatch.setattr(Child, "live", lambda self: None)
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    for device in ("cuda", "cuda:1", "cpu"):
+        serve(None, device, [], 1, Path.cwd())
+    assert chosen == [1]
 
 
 def alive(pid):
@@ -316,15 +369,41 @@ def test_a_process_is_replaced_after_an_error_in_code(tmp_path):
     """Which may leave a device in any state; an error of the input does not."""
     told, process = [], SimpleNamespace(is_alive=lambda: True)
     for over, is_kept in ((Ended([], "no", "Traceback"), False), (Ended([], "no"), True)):
-        slot = Slot("cpu", [])
-        slot._process, slot.job = process, CellJob(7, (), tmp_path, "test_accuracy")
-        slot.pipe, other = multiprocessing.Pipe()
+        slot, other = slot_of(process, tmp_path)
         other.send(over)
         slot.hear(lambda *message: told.append(message))
         assert slot.job is None
         assert (slot._process is process) == is_kept == (not slot.pipe.closed)
         assert told.pop() == (7, "cpu", over)
         other.close()
+
+
+def slot_of(process, tmp_path):
+    """A slot at work, and the end of its pipe that its process holds."""
+    slot = Slot("cpu", [], 1)
+    slot._process, slot.job = process, CellJob(7, (), tmp_path, "test_accuracy")
+    slot.pipe, other = multiprocessing.Pipe()
+    return slot, other
+
+
+def test_a_process_that_ends_before_it_begins(tmp_path):
+    """As that of a script does which calls `sweep` again, for want of a guard."""
+    dead = SimpleNamespace(is_alive=lambda: False, join=lambda seconds: None, exitcode=1)
+    slot, other = slot_of(dead, tmp_path)
+    other.close()
+    with pytest.raises(InputError, match=r"exit code 1: a script that calls .* __name__"):
+        slot.hear(lambda *message: None)
+
+
+def test_what_fails_while_it_is_told_is_not_taken_for_a_lost_process(tmp_path):
+    slot, other = slot_of(SimpleNamespace(is_alive=lambda: True), tmp_path)
+    other.send(Ended([]))
+
+    def full(*message):
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        slot.hear(full)
 
 
 def test_a_cell_that_is_told_to_stop_before_it_begins(tmp_path):

@@ -26,7 +26,7 @@ Unit = Literal["round", "byte"]
 SECONDS = 0.1
 """The least time between two drawings of a bar."""
 
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 """Standard error; what is written elsewhere while a bar is drawn would tear the bar."""
 
 

@@ -1,4 +1,8 @@
-"""The command line: ``gcfed demo``, ``gcfed run``, ..."""
+"""The command line: ``gcfed demo``, ``gcfed run``, ...
+
+What needs torch is imported inside functions: torch takes seconds, and help, the version and
+messages about typing errors do without it.
+"""
 
 import warnings
 

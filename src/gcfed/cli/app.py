@@ -1,16 +1,19 @@
 """The command line: its commands, a module each, and what becomes of errors."""
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
 
+import click
 import typer
 
 from gcfed.cli import console, data
 from gcfed.cli.check import check
 from gcfed.cli.compare import compare
 from gcfed.cli.demo import demo
-from gcfed.cli.exits import INVALID
+from gcfed.cli.exits import INTERRUPTED, INVALID
+from gcfed.cli.help import SectionedCommand, SectionedGroup
 from gcfed.cli.inspect import inspect
 from gcfed.cli.list import list_
 from gcfed.cli.resume import resume
@@ -18,34 +21,62 @@ from gcfed.cli.run import run
 from gcfed.cli.show import show
 from gcfed.cli.sweep import sweep
 from gcfed.cli.verify import verify
-from gcfed.config.plugins import load_installed
-from gcfed.errors import InputError
+from gcfed.errors import InputError, unknown
+
+START, TRAIN, READ, EXTEND = "To begin with", "Training", "Results", "Your own"
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    START: {"demo": demo, "list": list_, "inspect": inspect},
+    TRAIN: {"run": run, "sweep": sweep, "resume": resume},
+    READ: {"show": show, "compare": compare, "verify": verify},
+    EXTEND: {"check": check},
+}
+"""The commands by section, in the order in which a person comes to use them."""
 
 app = typer.Typer(
+    cls=SectionedGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data.app, name="data")
-for command in (demo, run, resume, verify, show, compare, sweep, check, inspect):
-    app.command()(command)
-app.command("list")(list_)
+for section, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, cls=SectionedCommand, rich_help_panel=section)(command)
+    if section == START:
+        app.add_typer(data.app, name="data", rich_help_panel=section)
 
 
 def main() -> None:
     """Run a command; what is wrong with the input is one message and exit code 2."""
     console.show_warnings()
     try:
-        load_installed()
-        app()
+        sys.exit(app(prog_name="gcfed", standalone_mode=False))
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(INVALID)
+    except click.ClickException as error:
+        console.fail(_explain(error))
+        sys.exit(INVALID)
+    except click.Abort:
+        sys.exit(INTERRUPTED)
     except InputError as error:
         console.fail(error)
         sys.exit(INVALID)
     except OSError as error:
         console.fail(f"{error.filename or 'a file'}: {error.strerror or error}")
         sys.exit(INVALID)
+
+
+def _explain(error: click.ClickException) -> str:
+    """What is wrong with the words of a command, in the style of every other message."""
+    context = getattr(error, "ctx", None)
+    command = "gcfed" if context is None else context.command_path
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        words = [word for param in context.command.params for word in param.opts]
+        options = [word for word in [*words, "--help"] if word.startswith("-")]
+        return str(unknown(f"option of {command}", error.option_name, options))
+    said = error.format_message().rstrip(".")
+    return f"{said[:1].lower()}{said[1:]}; {command} --help shows what it takes"
 
 
 def _version(wanted: bool) -> None:
@@ -60,4 +91,14 @@ def _gcfed(
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated learning under heterogeneous data and partial participation."""
+    """Federated learning under heterogeneous data and partial participation.
+
+    Examples:
+
+        gcfed demo
+        gcfed run --algorithm 'fedlc + gcfed' --alpha 0.1 --seeds 0,1,2
+        gcfed compare runs
+
+    'gcfed COMMAND --help' says more.  The documentation is in docs/ of the source: begin with
+    docs/quickstart.md; docs/configuration.md explains every setting.
+    """

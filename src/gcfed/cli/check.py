@@ -1,21 +1,25 @@
 """The command that tries the laws of algorithms on one of yours."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcfed.algorithms.spec import parse
 from gcfed.cli import console
+from gcfed.cli.completion import names_of
 from gcfed.cli.options import Plugins
 from gcfed.config.plugins import load_plugin
-from gcfed.core.algorithm import Algorithm
 from gcfed.errors import InputError, unknown
-from gcfed.testing import laws
+
+if TYPE_CHECKING:
+    from gcfed.core.algorithm import Algorithm
 
 
 def check(
-    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", hidden=True)],
+    algorithm: Annotated[
+        str,
+        typer.Argument(metavar="ALGORITHM", hidden=True, autocompletion=names_of("algorithms")),
+    ],
     plugin: Plugins = None,
 ) -> None:
     """Try the laws that every algorithm obeys on one of yours.
@@ -23,7 +27,13 @@ def check(
     ALGORITHM is my.py:MyAlgorithm, or a text like 'fedlc + gcfed'.  Every law that it breaks is
     named in a sentence, and the exit code is then 1.  A hook that raises, or that returns what does
     not belong, is told first, with its file and line.
+
+    Example:
+
+        gcfed check my.py:MyAlgorithm
     """
+    from gcfed.testing import laws
+
     broken = laws.check(_algorithm(algorithm))
     for sentence in broken:
         console.tell(f"- {sentence}")
@@ -32,7 +42,10 @@ def check(
     sys.exit(1 if broken else 0)
 
 
-def _algorithm(text: str) -> Algorithm:
+def _algorithm(text: str) -> "Algorithm":
+    from gcfed.algorithms.spec import parse
+    from gcfed.core.algorithm import Algorithm
+
     path, colon, name = text.rpartition(":")
     if text.endswith(".py"):
         raise InputError(f"name the class in {text} too: {text}:MyAlgorithm")

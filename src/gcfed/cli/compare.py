@@ -1,12 +1,14 @@
 """The command that sets runs side by side."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gcfed.cli.options import Plugins
+from gcfed.cli.completion import names_of
+from gcfed.cli.options import Plugins, RunPaths
 from gcfed.cli.reports import (
+    COMPARED,
+    FILES,
     BaselineOption,
     OutOption,
     PivotOption,
@@ -14,22 +16,31 @@ from gcfed.cli.reports import (
     Report,
     SizeOption,
 )
-from gcfed.results.comparison import compare as compare_runs
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", hidden=True)],
+    runs: RunPaths,
     metric: Annotated[
-        str | None, typer.Option(help="Such as loss; if not given, what the runs are judged by.")
+        str | None,
+        typer.Option(
+            help="Such as loss.",
+            show_default="what the runs are judged by",
+            rich_help_panel=COMPARED,
+            autocompletion=names_of("metrics"),
+        ),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it."),
+        typer.Option(
+            help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it.",
+            rich_help_panel=COMPARED,
+        ),
     ] = None,
     baseline: BaselineOption = None,
     pivot: PivotOption = False,
     form: Annotated[
-        str | None, typer.Option("--format", help="markdown, latex, csv, json or text.")
+        str | None,
+        typer.Option("--format", help="markdown, latex, csv, json or text.", rich_help_panel=FILES),
     ] = None,
     out: OutOption = None,
     plot: PlotOption = None,
@@ -40,7 +51,14 @@ def compare(
 
     RUNS are run directories, or folders of them.  Runs that differ in their seed alone form a
     group.  The format of a file is that of its name, if none is given.
+
+    Examples:
+
+        gcfed compare runs --baseline fedavg
+        gcfed compare runs --target 0.6 --out table.tex --plot curves.pdf
     """
+    from gcfed.results.comparison import compare as compare_runs
+
     report = Report(form, out, plot, size, pivot)
     found = compare_runs(runs, metric=metric, target=target, baseline=baseline)
     report.show(found)

@@ -11,7 +11,7 @@ from rich.text import Text
 from gcfed.progress import err as err, say as say
 from gcfed.results.tables import Entry, Rank, Section, Table, plain
 
-out = Console(highlight=False)
+out = Console(highlight=False, emoji=False)  # "f.py:X:" is no emoji
 
 STYLES: dict[Rank, str] = {"best": "bold", "second": "underline", "": ""}
 

@@ -2,26 +2,29 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcfed.cli import console, training
+from gcfed.cli import console
 from gcfed.cli.exits import exit_code
 from gcfed.cli.options import Plugins
 from gcfed.cli.pictures import save
-from gcfed.config.settings import Config
 from gcfed.files import refuse_existing, unused_folder
-from gcfed.results.comparison import compare
-from gcfed.results.run import Run
+
+if TYPE_CHECKING:
+    from gcfed.config.settings import Config
+    from gcfed.results.run import Run
 
 ROUNDS = 80
 SEEDS = (0, 1, 2)
 TITLE = "Fashion-MNIST 10k, MLP, 5 of 100 clients a round, Dirichlet(0.05)"
 
 
-def configs(rounds: int = ROUNDS) -> dict[str, list[Config]]:
+def configs(rounds: int = ROUNDS) -> dict[str, list["Config"]]:
     """The runs by algorithm, in pairs of equal seeds."""
+    from gcfed.config.settings import Config
+
     return {
         name: [
             Config(
@@ -39,17 +42,18 @@ def configs(rounds: int = ROUNDS) -> dict[str, list[Config]]:
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Folder to make; runs/demo if not given.")
+        Path | None, typer.Option(help="Folder to make.", show_default="runs/demo")
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(help=f"Rounds of each run; {ROUNDS}.", show_default=False)
-    ] = ROUNDS,
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = ROUNDS,
     plugin: Plugins = None,
 ) -> None:
     """Compare FedAvg with GC-Fed: a table and a plot in two minutes.
 
     On the embedded data, three seeds of each.
     """
+    from gcfed.cli import training
+    from gcfed.results.comparison import compare
+
     folder = out or unused_folder(Path("runs"), "demo")
     refuse_existing(folder)
     runs: list[Run] = []

@@ -1,30 +1,30 @@
 """The command that says what each parameter of a model is."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from torch import nn
 
-from gcfed.algorithms.centralized import describe
-from gcfed.algorithms.spec import parse
 from gcfed.cli import console
+from gcfed.cli.completion import names_of
 from gcfed.cli.options import DataDir, Plugins
-from gcfed.config.materials import module_for, read_dataset
-from gcfed.config.settings import Config
-from gcfed.core.description import COLUMNS
-from gcfed.core.model import Model
-from gcfed.data import Dataset
-from gcfed.models import MODELS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gcfed.data import Dataset
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True)],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=names_of("models"))
+    ],
     dataset: Annotated[
-        str, typer.Option(help="What the model is to read; fashion10k.", show_default=False)
-    ] = Config().dataset,
+        str,
+        typer.Option(help="What the model is to read.", autocompletion=names_of("datasets")),
+    ] = "fashion10k",
     algorithm: Annotated[
-        str, typer.Option(help="Such as 'gcfed(lam=0.9)'; gcfed.", show_default=False)
+        str,
+        typer.Option(help="Such as 'gcfed(lam=0.9)'.", autocompletion=names_of("algorithms")),
     ] = "gcfed",
     data_dir: DataDir = None,
     plugin: Plugins = None,
@@ -33,7 +33,18 @@ def inspect(
 
     MODEL is a name such as cnn, or a text like 'mlp(hidden=(64,))'.  Local GC is what clients do to
     gradients, Global GC what the server does to their mean update.
+
+    Example:
+
+        gcfed inspect resnet18 --dataset cifar10 --algorithm 'gcfed(lam=0.9)'
     """
+    from gcfed.algorithms.centralized import describe
+    from gcfed.algorithms.spec import parse
+    from gcfed.config.materials import read_dataset
+    from gcfed.core.description import COLUMNS
+    from gcfed.core.model import Model
+    from gcfed.models import MODELS
+
     method = parse(algorithm)
     MODELS.parse(model)  # what is misspelt shows before data are read
     wrapped = Model(_hollow(model, read_dataset(dataset, data_dir)))
@@ -47,8 +58,12 @@ def inspect(
     )
 
 
-def _hollow(text: str, dataset: Dataset) -> nn.Module:
+def _hollow(text: str, dataset: "Dataset") -> "nn.Module":
     """The model without values, which need not be drawn to be named, where it can be made so."""
+    import torch
+
+    from gcfed.config.materials import module_for
+
     try:
         with torch.device("meta"):
             return module_for(text, dataset)

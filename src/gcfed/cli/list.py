@@ -1,45 +1,45 @@
 """The command that lists what there is to choose from."""
 
+from importlib import import_module
 from typing import Annotated, Any
 
-import torch
 import typer
 
-from gcfed.algorithms import ALGORITHMS
-from gcfed.analysis import PROBES
 from gcfed.cli import console
+from gcfed.cli.completion import list_names
 from gcfed.cli.options import Plugins
-from gcfed.config.settings import describe
-from gcfed.core.metrics import METRICS
-from gcfed.data import DATASETS, PARTITIONS
-from gcfed.engines import ENGINES
 from gcfed.errors import unknown
-from gcfed.models import MODELS, count
-from gcfed.population.availability import AVAILABILITIES
-from gcfed.population.faults import FAULTS
-from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry
-from gcfed.runs.trackers import TRACKERS
 
 CIFAR = (3, 32, 32)
 
-REGISTRIES: dict[str, Registry[Any]] = {
-    "algorithms": ALGORITHMS,
-    "datasets": DATASETS,
-    "models": MODELS,
-    "partitions": PARTITIONS,
-    "engines": ENGINES,
-    "metrics": METRICS,
-    "availabilities": AVAILABILITIES,
-    "samplers": SAMPLERS,
-    "faults": FAULTS,
-    "probes": PROBES,
-    "trackers": TRACKERS,
+REGISTRIES = {
+    "algorithms": ("gcfed.algorithms", "ALGORITHMS"),
+    "datasets": ("gcfed.data", "DATASETS"),
+    "models": ("gcfed.models", "MODELS"),
+    "partitions": ("gcfed.data", "PARTITIONS"),
+    "engines": ("gcfed.engines", "ENGINES"),
+    "metrics": ("gcfed.core.metrics", "METRICS"),
+    "availabilities": ("gcfed.population.availability", "AVAILABILITIES"),
+    "samplers": ("gcfed.population.samplers", "SAMPLERS"),
+    "faults": ("gcfed.population.faults", "FAULTS"),
+    "probes": ("gcfed.analysis", "PROBES"),
+    "trackers": ("gcfed.runs.trackers", "TRACKERS"),
 }
+"""Where each registry is; only the one that is asked for is imported."""
+
+LISTS = (*REGISTRIES, "settings")
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """The registry that ``gcfed list KIND`` shows."""
+    module, name = REGISTRIES[kind]
+    found: Registry[Any] = getattr(import_module(module), name)
+    return found
 
 
 def list_(
-    what: Annotated[str, typer.Argument(metavar="WHAT", hidden=True)],
+    what: Annotated[str, typer.Argument(metavar="WHAT", hidden=True, autocompletion=list_names)],
     plugin: Plugins = None,
 ) -> None:
     """List what there is to choose from, a line each.
@@ -48,22 +48,32 @@ def list_(
     samplers, faults, trackers, or settings (of gcfed run).
     """
     if what == "settings":
+        from gcfed.config.settings import describe
+
         console.table(("setting", "default", "what it says"), describe())
     elif what == "models":
-        costs = ("parameters", "forward MFLOP")  # of CIFAR-10's images
+        costs = ("parameters", "forward MFLOP")
         console.table(("model", *costs, "what it is", "hyper-parameters"), _model_rows())
+        console.say(
+            f"parameters and forward MFLOP are for examples of {' x '.join(map(str, CIFAR))} and "
+            "10 classes, as in CIFAR-10; a model for other examples has a dash"
+        )
     elif what in REGISTRIES:
-        registry = REGISTRIES[what]
+        registry = registry_of(what)
         rows = registry.rows()
         if what == "engines":
             rows.insert(0, ("auto", "The one that suits the device and the model; says which.", ""))
         console.table(registry.columns, rows)
     else:
-        raise unknown("list", what, [*REGISTRIES, "settings"])
+        raise unknown("list", what, LISTS)
 
 
 def _model_rows() -> list[tuple[str, str, str, str, str]]:
     """What each model costs on the images of CIFAR-10, where it can read them."""
+    import torch
+
+    from gcfed.models import MODELS, count
+
     rows = []
     for name in MODELS:
         try:

@@ -2,29 +2,44 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gcfed.cli import console
 from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
-from gcfed.results.comparison import FORMATS, PIVOT_FORMATS, Comparison
-from gcfed.results.styles import FigureSize
+
+if TYPE_CHECKING:
+    from gcfed.results.comparison import Comparison
 
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
 
+COMPARED, FILES = "What is compared", "Files"
+
+PaperWidth = Literal["one column", "two columns"]
+
 BaselineOption = Annotated[
-    str | None, typer.Option(help="What the others are compared with, seed by seed.")
+    str | None,
+    typer.Option(help="What the others are compared with, seed by seed.", rich_help_panel=COMPARED),
 ]
 PivotOption = Annotated[
-    bool, typer.Option("--pivot", help="Methods as rows and settings as columns.")
+    bool,
+    typer.Option(
+        "--pivot", help="Methods as rows and settings as columns.", rich_help_panel=COMPARED
+    ),
 ]
-OutOption = Annotated[Path | None, typer.Option(help="A file to make, of the table.")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="A file to make, of the table.", rich_help_panel=FILES)
+]
 PlotOption = Annotated[
-    Path | None, typer.Option(metavar="FILE.pdf", help="A file to make, of curves.")
+    Path | None,
+    typer.Option(metavar="FILE.pdf", help="A file to make, of curves.", rich_help_panel=FILES),
 ]
-SizeOption = Annotated[FigureSize, typer.Option(help="The width of the plot, as a paper has it.")]
+SizeOption = Annotated[
+    PaperWidth,
+    typer.Option(help="The width of the plot, as a paper has it.", rich_help_panel=FILES),
+]
 
 
 @dataclass(frozen=True)
@@ -34,10 +49,12 @@ class Report:
     form: str | None = None
     out: Path | None = None
     plot: Path | None = None
-    size: FigureSize = "two columns"
+    size: PaperWidth = "two columns"
     pivot: bool = False
 
     def __post_init__(self) -> None:
+        from gcfed.results.comparison import FORMATS, PIVOT_FORMATS
+
         forms = PIVOT_FORMATS if self.pivot else FORMATS
         for form in filter(None, (self.form, self._written_as)):
             if form not in forms:
@@ -51,14 +68,14 @@ class Report:
         if self.plot is not None and self.plot.suffix not in PICTURES:
             raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {self.plot}")
 
-    def show(self, found: Comparison) -> None:
+    def show(self, found: "Comparison") -> None:
         """Print the table."""
         if self.out is None and self.form is not None:
             print(found.render(self.form, pivot=self.pivot), end="")
         else:
             console.show(found.pivot() if self.pivot else found.table())
 
-    def write(self, found: Comparison) -> None:
+    def write(self, found: "Comparison") -> None:
         """Make the files that were asked for."""
         if self.out is not None and self._written_as is not None:
             with self.out.open("x", encoding="utf-8") as file:

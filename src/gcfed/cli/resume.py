@@ -2,20 +2,22 @@
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcfed.cli import training
 from gcfed.cli.exits import exit_code
 from gcfed.cli.options import Plugins, RunPath, trained_together
-from gcfed.results.run import Run
+
+if TYPE_CHECKING:
+    from gcfed.results.run import Run
 
 
 def resume(
     path: RunPath,
     rounds: Annotated[
-        int | None, typer.Option(help="How many it shall have; if not given, as it was asked for.")
+        int | None,
+        typer.Option(help="How many it shall have.", show_default="as many as it was asked for"),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summaries alone, as JSON.")
@@ -26,7 +28,13 @@ def resume(
 
     RUN is a run directory, or a folder of them.  Runs that were trained together go on together.
     The engine, the device and the precision are those that it began with.
+
+    Example:
+
+        gcfed resume runs --rounds 200
     """
+    from gcfed.cli import training
+
     done: list[list[Run]] = []
     for runs in trained_together(path):
         done.append(training.resume(runs, rounds, quiet=as_json))

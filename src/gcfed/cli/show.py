@@ -1,22 +1,18 @@
 """The command that shows recorded runs."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from gcfed.cli import console
-from gcfed.cli.options import Plugins
+from gcfed.cli.options import Plugins, RunPath
 from gcfed.errors import InputError
-from gcfed.results.facts import facts, last_rounds, round_columns
-from gcfed.results.listing import run_table
-from gcfed.results.run import Run, find_runs
-from gcfed.results.seal import warn_of_changes
-from gcfed.results.summary import FINAL, say_chosen_on
+
+if TYPE_CHECKING:
+    from gcfed.results.run import Run
 
 
 def show(
-    path: Annotated[Path, typer.Argument(metavar="RUN", hidden=True)],
+    path: RunPath,
     plugin: Plugins = None,
 ) -> None:
     """Show what came out of a run, or of several.
@@ -28,6 +24,10 @@ def show(
 
 def _show(path: Path) -> None:
     """A run, or every run below a folder."""
+    from gcfed.results.listing import run_table
+    from gcfed.results.run import find_runs
+    from gcfed.results.seal import warn_of_changes
+
     runs = find_runs(path)
     if not runs:
         raise InputError(f"{path} is neither a run nor a folder of runs")
@@ -38,7 +38,10 @@ def _show(path: Path) -> None:
     console.show(run_table(runs, below=path))
 
 
-def _show_run(run: Run) -> None:
+def _show_run(run: "Run") -> None:
+    from gcfed.results.facts import facts, last_rounds, round_columns
+    from gcfed.results.summary import FINAL, say_chosen_on
+
     console.table(("run", str(run.path)), facts(run))
     console.tell(f"{FINAL}; {say_chosen_on([run.config])}")
     console.tell()

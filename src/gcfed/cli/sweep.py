@@ -4,12 +4,11 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.board import watched
 from gcfed.cli.exits import DIVERGED, INTERRUPTED
 from gcfed.cli.options import Plugins, StoreOption
 from gcfed.cli.reports import (
@@ -22,15 +21,14 @@ from gcfed.cli.reports import (
 )
 from gcfed.errors import InputError, unknown
 from gcfed.progress import duration
-from gcfed.results.captions import short as short_name
-from gcfed.results.comparison import Comparison, compare
-from gcfed.results.run import Run
-from gcfed.results.summary import SMOOTHED
-from gcfed.runs.store import STORE
-from gcfed.sweeps.grid import describe
-from gcfed.sweeps.planning import CellPlan
-from gcfed.sweeps.sweep import Sweep
-from gcfed.sweeps.tuning import Selection
+from gcfed.results.directory import STORE
+
+if TYPE_CHECKING:
+    from gcfed.results.comparison import Comparison
+    from gcfed.results.run import Run
+    from gcfed.sweeps.planning import CellPlan
+    from gcfed.sweeps.sweep import Sweep
+    from gcfed.sweeps.tuning import Selection
 
 FAILED = 1
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -40,7 +38,11 @@ def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml", hidden=True)],
     devices: Annotated[
         str | None,
-        typer.Option(metavar="cuda:0,cuda:1", help="A process for each; cpu,cpu shares the cores."),
+        typer.Option(
+            metavar="cuda:0,cuda:1",
+            help="A process for each; cpu,cpu shares the cores.",
+            show_default="all GPUs, or the CPU",
+        ),
     ] = None,
     store: StoreOption = STORE,
     dry_run: Annotated[
@@ -61,7 +63,15 @@ def sweep(
     selected on validation examples.  Asked again, it goes on: what is done is found.  The exit code
     is 0; 1 if a cell failed; 3 if one diverged (with [tune]: if nothing could be selected); 130 if
     the sweep was stopped.  The files of --out and --plot are made when no cell is left to do.
+
+    Examples:
+
+        gcfed sweep grid.toml --dry-run
+        gcfed sweep grid.toml --devices cuda:0,cuda:1
     """
+    from gcfed.cli.board import watched
+    from gcfed.sweeps.sweep import Sweep
+
     report = Report(None, out, plot, size, pivot)
     made = Sweep(grid, store, devices, plugins=plugin or [])
     _check(made, report, baseline)
@@ -81,7 +91,7 @@ def sweep(
     sys.exit(_exit_code(made))
 
 
-def _exit_code(made: Sweep) -> int:
+def _exit_code(made: "Sweep") -> int:
     """A sweep that was stopped is not over; a candidate may diverge, if another is selected."""
     if made.is_stopped:
         return INTERRUPTED
@@ -92,8 +102,10 @@ def _exit_code(made: Sweep) -> int:
     return DIVERGED if lost else 0
 
 
-def _check(made: Sweep, report: Report, baseline: str | None) -> None:
+def _check(made: "Sweep", report: Report, baseline: str | None) -> None:
     """Refuse, before anything is trained, what could not be made of the runs afterwards."""
+    from gcfed.results.captions import short as short_name
+
     metrics = {state.metric.name for state in made.cells}
     if (report.out or report.plot) and len(metrics) > 1:
         raise InputError(
@@ -107,8 +119,10 @@ def _check(made: Sweep, report: Report, baseline: str | None) -> None:
         raise unknown("baseline", baseline, algorithms)
 
 
-def _compared(runs: list[Run], baseline: str | None) -> Comparison:
+def _compared(runs: list["Run"], baseline: str | None) -> "Comparison":
     """The runs side by side; a baseline whose cells failed leaves the others without one."""
+    from gcfed.results.comparison import compare
+
     try:
         return compare(runs, baseline=baseline)
     except InputError as error:
@@ -118,7 +132,9 @@ def _compared(runs: list[Run], baseline: str | None) -> Comparison:
         return compare(runs)
 
 
-def _print(made: Sweep, report: Report, baseline: str | None) -> None:
+def _print(made: "Sweep", report: Report, baseline: str | None) -> None:
+    from gcfed.results.summary import SMOOTHED
+
     for metric in dict.fromkeys(run.metric.name for run in made.runs):
         runs = [run for run in made.runs if run.metric.name == metric]
         report.show(_compared(runs, baseline))
@@ -135,14 +151,16 @@ def _print(made: Sweep, report: Report, baseline: str | None) -> None:
         console.say(f"stopped with {over} of {len(made.cells)} cells; the same command goes on")
 
 
-def _selected(selection: Selection) -> tuple[str, str, str, str]:
+def _selected(selection: "Selection") -> tuple[str, str, str, str]:
+    from gcfed.sweeps.grid import describe
+
     best, metric = selection.best, selection.metric
     settings = "none yet" if best is None else describe(best.cell.candidate)
     by = f"validation {metric.name}"
     return selection.name, settings, by, metric.quantity(selection.score)
 
 
-def _print_plans(made: Sweep, as_json: bool) -> None:
+def _print_plans(made: "Sweep", as_json: bool) -> None:
     lines = [plan.to_json() for plan in made.plans]
     if as_json:
         print(json.dumps(lines, indent=2))
@@ -157,14 +175,14 @@ def _print_plans(made: Sweep, as_json: bool) -> None:
     )
 
 
-def _row(plan: CellPlan, keys: list[str]) -> list[str]:
+def _row(plan: "CellPlan", keys: list[str]) -> list[str]:
     line, seeds = plan.to_json(), len(plan.cell.configs)
     values = [str(plan.cell.settings[key]) for key in keys]
     first = [str(plan.cell.number), *values, str(seeds), plan.status, str(line["rounds"])]
     return [*first, *_costs(line["examples"], line["flops"], line["bytes"], line["seconds"])]
 
 
-def _total(made: Sweep, num_keys: int) -> list[str]:
+def _total(made: "Sweep", num_keys: int) -> list[str]:
     """The sum; time is divided among GPUs, and not among processes that share a CPU."""
     lines = [plan.to_json() for plan in made.plans]
     sums = []

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,10 @@ from gcfed.cli.exits import DIFFERS
 from gcfed.cli.options import Plugins, RunPath, sets_of
 from gcfed.errors import InputError
 from gcfed.progress import progress
-from gcfed.results.run import Run, sort_runs
-from gcfed.runs.verify import Verification, verify_seal, verify_together
+
+if TYPE_CHECKING:
+    from gcfed.results.run import Run
+    from gcfed.runs.verify import Verification
 
 
 def verify(
@@ -28,6 +30,9 @@ def verify(
     RUN is a run directory, or a folder of them.  The engine, the device, the precision and the runs
     trained together are those that it was done with.  The exit code is 1 if anything differs.
     """
+    from gcfed.results.run import sort_runs
+    from gcfed.runs.verify import verify_seal
+
     if quick and rounds is not None:
         raise InputError("--quick does no rounds again: leave out --rounds")
     runs, damaged = sort_runs(path)
@@ -41,8 +46,10 @@ def verify(
     sys.exit(0 if all(one.holds for one in found) and not damaged else DIFFERS)
 
 
-def _again(runs: Sequence[Run], rounds: int | None) -> list[Verification]:
+def _again(runs: Sequence["Run"], rounds: int | None) -> list["Verification"]:
     """Do runs again, showing how far they are."""
+    from gcfed.runs.verify import verify_together
+
     found: list[Verification] = []
     for together in sets_of(runs):
         total = min(max(len(run.records) for run in together), rounds or sys.maxsize)
@@ -51,7 +58,7 @@ def _again(runs: Sequence[Run], rounds: int | None) -> list[Verification]:
     return found
 
 
-def _verdict(found: Verification, quick: bool) -> str:
+def _verdict(found: "Verification", quick: bool) -> str:
     if not found.holds:
         return "; ".join(found.reasons)
     if quick:

@@ -23,6 +23,9 @@ ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
 PROBES = "probes.jsonl"
 CHECKPOINTS = "checkpoints"
 
+STORE = Path("runs")
+"""The folder in which runs are kept, where no other is named."""
+
 RUNNING = {"status": "running"}
 
 ABOUT = "gcfed"

@@ -51,7 +51,9 @@ class Run:
 
     def until(self, rounds: int) -> "Run":
         """The run as it was after so many rounds; with fewer, as it is."""
-        return Run(self.path, rounds) if self.num_rounds > rounds else self
+        done = self.num_rounds
+        has_more = done > rounds or done == rounds < self.config.rounds  # it was killed there
+        return Run(self.path, rounds) if has_more else self
 
     @cached_property
     def config(self) -> Config:

@@ -11,12 +11,12 @@ from gcfed.errors import InputError
 from gcfed.files import create_folder
 from gcfed.lock import locked
 from gcfed.results import directory
+from gcfed.results.directory import STORE as STORE
 from gcfed.results.run import Run, find_runs, open_run
 from gcfed.runs.resume import is_done, resume_together
 from gcfed.runs.trackers import require
 from gcfed.runs.train import Observer, begin, build_together, renumbered, writing
 
-STORE = Path("runs")
 LENGTH = 10  # digits of a hash in a folder's name
 
 Stamp = tuple[int, int]
@@ -66,7 +66,7 @@ class RunStore:
         """Go on with the runs that are there; False if one of them was stopped on the way."""
         for config, sha256 in zip(configs, hashes, strict=True):
             run = self.find_sha256(sha256, config.seed)
-            if run is None or is_done(run, config.rounds):
+            if run is None or is_done(run, config.rounds) or _has_more(run, config.rounds):
                 continue
             runs = run.together()
             theirs = [digest(other.identity) for other in runs]
@@ -91,7 +91,7 @@ class RunStore:
         paths = {i: self.folder / _name(configs[i], hashes[i]) for i in new}
         for path in paths.values():
             create_folder(path, exist_ok=True)
-        with locked(list(paths.values())), writing(paths[new[0]]):
+        with locked(list(paths.values())), writing(paths[new[0]], "give the same command again"):
             for i, path in paths.items():
                 self._refuse_existing(path, hashes[i])
             told = renumbered(observe, dict(enumerate(new)))
@@ -141,6 +141,11 @@ class RunStore:
 def _sure(run: Run | None) -> Run:
     assert run is not None
     return run
+
+
+def _has_more(run: Run, rounds: int) -> bool:
+    """Whether a run that was killed has these rounds, of more that it was asked for."""
+    return run.num_rounds >= rounds and run.config.rounds > rounds
 
 
 def _read_sha256(path: Path) -> str | None:

@@ -12,6 +12,7 @@ from gcfed.config.settings import Config
 from gcfed.errors import DivergedError, InputError
 from gcfed.files import create_folder, refuse_existing
 from gcfed.lock import locked
+from gcfed.results import directory
 from gcfed.results.run import (
     Run as Run,
     find_runs as find_runs,
@@ -49,9 +50,10 @@ def run_together(
         refuse_existing(path)
     require(configs[0].track)
     experiments = build_together(configs)
+    made = _first_missing(paths[0])
     for path in paths:
         create_folder(path)
-    with locked(paths), writing(paths[0]):
+    with locked(paths), writing(paths[0], f"delete {made} and start again"):
         return begin(experiments, paths, observe)
 
 
@@ -137,13 +139,25 @@ def _ending(writers: Sequence[RunWriter]) -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into advice: what was saved, and how to go on."""
+def writing(path: Path, start_again: str = "start again") -> Iterator[None]:
+    """Turn an error of the disk into advice: what was saved, and how to go on.
+
+    ``start_again``: what to do if nothing was saved that could be gone on with.
+    """
     try:
         yield
     except OSError as error:
-        saved = "what was saved is whole: mend this, then go on with"
-        raise InputError(f"{_reason(error)}; {saved} gcfed resume {path}") from error
+        if (path / directory.SUMMARY).is_file():
+            advice = f"what was saved is whole: mend this, then go on with gcfed resume {path}"
+        else:
+            advice = f"the run has not begun: mend this, then {start_again}"
+        raise InputError(f"{_reason(error)}; {advice}") from error
+
+
+def _first_missing(path: Path) -> Path:
+    """The uppermost folder that has to be made for ``path``."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    return missing[-1] if missing else path
 
 
 def _reason(error: OSError) -> str:

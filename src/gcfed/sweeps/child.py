@@ -70,7 +70,7 @@ class Ended(NamedTuple):
 ChildMessage = Ready | Started | RoundsDone | Note | Ended
 
 
-def serve(pipe: Connection, device: str, cores: Sequence[int], folder: Path) -> None:
+def serve(pipe: Connection, device: str, cores: Sequence[int], threads: int, folder: Path) -> None:
     """The life of a process: cells, until it is told to stop or the parent is gone."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C is the parent's to handle, and to tell
@@ -78,9 +78,9 @@ def serve(pipe: Connection, device: str, cores: Sequence[int], folder: Path) -> 
     if hasattr(os, "sched_setaffinity") and cores:
         os.sched_setaffinity(0, cores)
     if cores:
-        torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
-    if device.startswith("cuda"):
-        torch.cuda.set_device(device)
+        torch.set_num_threads(threads)
+    if (index := torch.device(device).index) is not None:  # "cuda" is the current one
+        torch.cuda.set_device(index)
     Child(pipe).live()
 
 

@@ -1,7 +1,11 @@
 """The devices of a sweep, and the cores of each."""
 
+import json
 import os
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -35,17 +39,50 @@ def _checked(name: str) -> str:
     return str(device)
 
 
-def shares(devices: Sequence[str]) -> list[list[int]]:
-    """The cores of each device's process: CPU devices divide them, others take any."""
+class Allotment(NamedTuple):
+    """What each process of a sweep gets on a CPU.
+
+    Last bits depend on both: sums are split among threads, and ``auto`` takes another engine where
+    there is one core.  So they are settled when a sweep begins, and stay what they are.
+    """
+
+    cores: int
+    threads: int
+
+
+def allot(devices: Sequence[str], num_cells: int) -> Allotment:
+    """Equal parts of this machine for so many processes as can be busy at once."""
+    num_cpus = max(devices[:num_cells].count("cpu"), 1)
+    cores = max(available_cores() // num_cpus, 1)
+    return Allotment(cores, min(torch.get_num_threads(), cores))
+
+
+def recorded_allotment(record: Path) -> Allotment | None:
+    """What the record of a sweep says that its processes got, if it is there and says so."""
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))["allotment"]
+        before = Allotment(int(found["cores"]), int(found["threads"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if before.cores > 1 and available_cores() == 1:
+        warnings.warn(
+            f"the sweep began with {before.cores} cores for each process, and there is one now: "
+            "last bits may differ",
+            stacklevel=2,
+        )
+    return before if min(before) > 0 else None
+
+
+def shares(devices: Sequence[str], num_cores: int) -> list[list[int]]:
+    """The cores of each device's process: on a CPU ``num_cores`` each, elsewhere any."""
     cores = list(range(available_cores()))
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-    num_cpus, found = devices.count("cpu"), list[list[int]]()
-    for k, device in enumerate(devices):
+    found, first = list[list[int]](), 0
+    for device in devices:
         if device != "cpu":
             found.append([])
             continue
-        j = devices[:k].count("cpu")
-        part = cores[len(cores) * j // num_cpus : len(cores) * (j + 1) // num_cpus]
-        found.append(part or [cores[j % len(cores)]])
+        found.append(sorted({cores[(first + i) % len(cores)] for i in range(num_cores)}))
+        first += num_cores
     return found

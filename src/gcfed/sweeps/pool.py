@@ -10,7 +10,7 @@ from pathlib import Path
 from gcfed.errors import InputError
 from gcfed.runs.interrupt import stop_request
 from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Ready, Started, Stop, serve
-from gcfed.sweeps.devices import shares
+from gcfed.sweeps.devices import Allotment, shares
 
 Tell = Callable[[int, str, ChildMessage], None]
 """Told of a cell, by its number and the device it is on."""
@@ -20,14 +20,22 @@ PATIENCE = 30.0  # seconds that a process has to save what it did
 
 
 def run_jobs(
-    jobs: Sequence[CellJob], devices: Sequence[str], began_on: Mapping[int, str], tell: Tell
+    jobs: Sequence[CellJob],
+    devices: Sequence[str],
+    allotment: Allotment,
+    began_on: Mapping[int, str],
+    tell: Tell,
 ) -> None:
     """Have all jobs done; asked to stop, no more are begun, and those under way stop.
 
-    ``began_on``: the devices of cells that were interrupted, which go on where they began.
+    What a process gets does not depend on how many jobs there are.  ``began_on``: the devices of
+    cells that were interrupted, which go on where they began.
     """
     waiting, used = list(jobs), devices[: len(jobs)]
-    slots = [Slot(device, cores) for device, cores in zip(used, shares(used), strict=True)]
+    parts = shares(used, allotment.cores)
+    slots = [
+        Slot(device, cores, allotment.threads) for device, cores in zip(used, parts, strict=True)
+    ]
     with stop_request() as request:
         try:
             while True:
@@ -62,8 +70,8 @@ class Slot:
 
     pipe: Connection
 
-    def __init__(self, device: str, cores: Sequence[int]) -> None:
-        self.device, self._cores = device, cores
+    def __init__(self, device: str, cores: Sequence[int], threads: int) -> None:
+        self.device, self._cores, self._threads = device, cores, threads
         self.job: CellJob | None = None
         self._spawn = multiprocessing.get_context("spawn")
         self._process: multiprocessing.process.BaseProcess | None = None
@@ -83,7 +91,7 @@ class Slot:
 
     def _start(self) -> None:
         self.pipe, theirs = self._spawn.Pipe()
-        arguments = (theirs, self.device, self._cores, Path.cwd())
+        arguments = (theirs, self.device, self._cores, self._threads, Path.cwd())
         self._process = self._spawn.Process(target=serve, args=arguments)
         self._process.start()
         theirs.close()
@@ -98,24 +106,24 @@ class Slot:
     def hear(self, tell: Tell) -> None:
         """Take in what the process says; if it is dead, its cell failed."""
         while self.job is not None:
+            number = self.job.number
             alive = self._process is not None and self._process.is_alive()
             try:
-                if self.pipe.poll():
-                    self._take(self.pipe.recv(), tell)
-                    continue
-                if alive:
-                    return
+                message = self.pipe.recv() if self.pipe.poll() else None
             except (EOFError, OSError):
-                pass
-            self._take(Ended([], self._epitaph()), tell)
-            self.release()
+                message, alive = None, False
+            if message is not None:
+                self._take(number, message, tell)
+            elif alive:
+                return
+            else:
+                self._take(number, Ended([], self._epitaph()), tell)
+                self.release()
 
-    def _take(self, message: ChildMessage, tell: Tell) -> None:
+    def _take(self, number: int, message: ChildMessage, tell: Tell) -> None:
         if isinstance(message, Ready):
             self._is_ready = True
             return
-        assert self.job is not None
-        number = self.job.number
         if isinstance(message, Ended):
             self.job = None
             if message.trace is not None:  # what an error leaves of a device is not known

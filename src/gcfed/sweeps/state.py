@@ -92,6 +92,7 @@ class CellState:
             "reason": self.reason,
             "runs": [run.path.name for run in self.runs],
             "device": self.device,
+            "engine": self.runs[0].provenance.get("engine") if self.runs else None,
             "started": moment(self.started),
             "finished": moment(self.finished),
         }

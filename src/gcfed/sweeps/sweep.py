@@ -15,7 +15,7 @@ from gcfed.results.frame import frame
 from gcfed.results.run import Run, open_run
 from gcfed.runs.store import STORE, RunStore
 from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Note, RoundsDone
-from gcfed.sweeps.devices import find_devices
+from gcfed.sweeps.devices import Allotment, allot, find_devices, recorded_allotment
 from gcfed.sweeps.grid import GridSource, read_grid
 from gcfed.sweeps.planning import CellPlan, plan
 from gcfed.sweeps.pool import run_jobs
@@ -50,6 +50,7 @@ class Sweep:
         self.plans: list[CellPlan] = plan(self.grid, self.store, self.devices[0])
         self.cells: list[CellState] = list(map(found, self.plans))
         self.path = self.store.folder / SWEEPS / self.grid.name / RECORD
+        self.allotment: Allotment = self._allotment()
         self.started: float | None = None
         self.finished: float | None = None
 
@@ -74,7 +75,7 @@ class Sweep:
             self.started, self.finished = time.time(), None
             self._write()
             try:
-                run_jobs(self._jobs(), self.devices, self._began_on(), tell)
+                run_jobs(self._jobs(), self.devices, self.allotment, self._began_on(), tell)
             except KeyboardInterrupt:  # a second one: processes stopped at once
                 pass
             finally:
@@ -139,6 +140,7 @@ class Sweep:
             "sweep": self.grid.name,
             "grid": self.grid.values,
             "devices": self.devices,
+            "allotment": self.allotment._asdict(),
             "started": moment(self.started),
             "finished": moment(self.finished),
             "cells": [state.to_json() for state in self.cells],
@@ -154,6 +156,12 @@ class Sweep:
         found = [run.summary.get(self._score(state)) for run in state.runs]
         known = [score for score in found if score is not None]
         return statistics.fmean(known) if known and state.status == "done" else None
+
+    def _allotment(self) -> Allotment:
+        """What the processes of this sweep got before; if none of it was begun, equal parts."""
+        begun = any(state.runs for state in self.cells)
+        before = recorded_allotment(self.path) if begun else None
+        return before or allot(self.devices, len(self.cells))
 
     def _write(self) -> None:
         write_json(self.path, self.to_json())

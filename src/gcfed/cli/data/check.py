@@ -1,20 +1,15 @@
 """The command that compares data sets with what was published."""
 
 from collections import Counter
-from typing import Annotated
 
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.data.describe import STATUSES, is_bad, named
-from gcfed.cli.options import DataDir, Plugins
-from gcfed.data import data_dir as folder_of_data
-from gcfed.data.downloads.catalog import PUBLICATIONS
-from gcfed.data.downloads.fetch import check as check_files
+from gcfed.cli.options import DataDir, DatasetNames, Plugins
 
 
 def check(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", hidden=True)],
+    names: DatasetNames,
     data_dir: DataDir = None,
     plugin: Plugins = None,
 ) -> None:
@@ -23,6 +18,11 @@ def check(
     NAME is one that 'gcfed data list' shows; several may be given.  If a file is missing or
     different, the exit code is 1.
     """
+    from gcfed.cli.data.describe import STATUSES, is_bad, named
+    from gcfed.data import data_dir as folder_of_data
+    from gcfed.data.downloads.catalog import PUBLICATIONS
+    from gcfed.data.downloads.fetch import check as check_files
+
     root, found = folder_of_data(data_dir), []
     for name in list(map(named, names)):
         if name in PUBLICATIONS:

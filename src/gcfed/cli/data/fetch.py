@@ -1,20 +1,19 @@
 """The command that downloads data sets."""
 
 from collections import Counter
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.data.describe import is_bad, named
-from gcfed.cli.options import DataDir, Plugins
-from gcfed.data import data_dir as folder_of_data
-from gcfed.data.downloads.catalog import PUBLICATIONS
-from gcfed.data.downloads.fetch import FileStatus, check as check_files, fetch as fetch_files
+from gcfed.cli.options import DataDir, DatasetNames, Plugins
+
+if TYPE_CHECKING:
+    from gcfed.data.downloads.fetch import FileStatus
 
 
 def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", hidden=True)],
+    names: DatasetNames,
     data_dir: DataDir = None,
     plugin: Plugins = None,
 ) -> None:
@@ -22,7 +21,16 @@ def fetch(
 
     NAME is one that 'gcfed data list' shows; several may be given.  A download that was cut goes on
     where it stopped.
+
+    Example:
+
+        gcfed data fetch cifar10 --data-dir ~/data
     """
+    from gcfed.cli.data.describe import is_bad, named
+    from gcfed.data import data_dir as folder_of_data
+    from gcfed.data.downloads.catalog import PUBLICATIONS
+    from gcfed.data.downloads.fetch import check as check_files, fetch as fetch_files
+
     root, wrong = folder_of_data(data_dir), []
     for name in list(map(named, names)):
         if name not in PUBLICATIONS:
@@ -37,6 +45,6 @@ def fetch(
         raise typer.Exit(1)
 
 
-def _tally(found: list[FileStatus]) -> str:
+def _tally(found: "list[FileStatus]") -> str:
     counts = Counter(f.status for f in found)
     return ", ".join(f"{n} files {status}" for status, n in counts.items())

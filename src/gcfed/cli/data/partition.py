@@ -8,49 +8,79 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.data import describe
-from gcfed.cli.options import DataDir, Force, Plugins, check_positive
+from gcfed.cli.completion import names_of
+from gcfed.cli.options import PICTURE, DataDir, Force, Plugins, check_positive
 from gcfed.cli.pictures import check_out, save
-from gcfed.config.build import partition_text
-from gcfed.config.materials import read_dataset
-from gcfed.config.settings import Config, make
-from gcfed.data import DATASETS, PARTITIONS, Dataset, Partition
-from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics
-from gcfed.data.partitions.ways import divide
 from gcfed.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gcfed.config.settings import Config
+    from gcfed.data import Dataset, Partition
+    from gcfed.data.partitions.skew import PartitionStatistics
+
 LISTED, DRAWN = 10, 50
 KINDS = ("bubble", "stack")
+DIVIDED = "What is divided, and how"
 
 
 def partition(
     dataset: Annotated[
-        str, typer.Option(help="What to divide; fashion10k.", show_default=False)
+        str,
+        typer.Option(
+            help="What to divide.", rich_help_panel=DIVIDED, autocompletion=names_of("datasets")
+        ),
     ] = "fashion10k",
     partition: Annotated[
-        str | None, typer.Option(help="How, such as 'shards(per_client=2)'; dirichlet.")
+        str | None,
+        typer.Option(
+            help="How, such as 'shards(per_client=2)'.",
+            show_default="dirichlet",
+            rich_help_panel=DIVIDED,
+            autocompletion=names_of("partitions"),
+        ),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Of a Dirichlet partition; small is skewed.")
+        float | None,
+        typer.Option(
+            help="Of a Dirichlet partition; small is skewed.",
+            show_default="0.1",
+            rich_help_panel=DIVIDED,
+        ),
     ] = None,
     alphas: Annotated[
-        str | None, typer.Option(metavar="0.1,1,...", help="Several, side by side.")
+        str | None,
+        typer.Option(metavar="0.1,1,...", help="Several, side by side.", rich_help_panel=DIVIDED),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="Number of clients; 100, or as many as the data has.")
+        int | None,
+        typer.Option(
+            help="Number of clients.",
+            show_default="100, or as many as the data has",
+            rich_help_panel=DIVIDED,
+        ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Draws the partition of a run of this seed; 0.", show_default=False)
+        int,
+        typer.Option(help="Draws the partition of a run of this seed.", rich_help_panel=DIVIDED),
     ] = 0,
     first: Annotated[
-        int | None, typer.Option(help=f"Clients to list and to draw; {LISTED} and {DRAWN}.")
+        int | None,
+        typer.Option(help="Clients to list and to draw.", show_default=f"{LISTED} and {DRAWN}"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Draw who holds what to this .png.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Draw who holds what to this .png.", rich_help_panel=PICTURE),
+    ] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="bubble|stack", help="What to draw; bubble.")
+        str | None,
+        typer.Option(
+            metavar="bubble|stack",
+            help="What to draw.",
+            show_default="bubble",
+            rich_help_panel=PICTURE,
+        ),
     ] = None,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -59,9 +89,18 @@ def partition(
 ) -> None:
     """Divide a data set among clients.
 
-    Prints who holds what, and how far clients are from the whole; with --out, draws it.  The figure
-    of the paper: gcfed data partition --alphas 0.05,0.1,1,1000 --clients 10 --out figure.png
+    Prints who holds what, and how far clients are from the whole; with --out, draws it.
+
+    Example, the figure of the paper:
+
+        gcfed data partition --alphas 0.05,0.1,1,1000 --clients 10 --out figure.png
     """
+    from gcfed.cli.data import describe
+    from gcfed.config.build import partition_text
+    from gcfed.config.materials import read_dataset
+    from gcfed.data.partitions.skew import partition_statistics
+    from gcfed.data.partitions.ways import divide
+
     check_positive("--first", first)
     check_out(out, force)
     _check_kind(kind, out)
@@ -90,8 +129,10 @@ def partition(
 
 def _configs(
     given: Mapping[str, Any], alpha: float | None, alphas: str | None
-) -> dict[str, Config]:
+) -> dict[str, "Config"]:
     """What to draw, by title; as a run would read it."""
+    from gcfed.config.settings import make
+
     values = {k: v for k, v in given.items() if v is not None} | {"cohort": 1}
     if alphas is None:
         one = {} if alpha is None else {"alpha": alpha}
@@ -107,7 +148,10 @@ def _configs(
     return {f"{a:g}": make(values | {"alpha": a}, "the command line") for a in numbers}
 
 
-def _json(config: Config, skew: PartitionStatistics, first: int) -> dict[str, Any]:
+def _json(config: "Config", skew: "PartitionStatistics", first: int) -> dict[str, Any]:
+    from gcfed.cli.data import describe
+    from gcfed.data import DATASETS, PARTITIONS
+
     return {
         "dataset": DATASETS.canonical(config.dataset),
         "partition": PARTITIONS.canonical(config.partition),
@@ -117,7 +161,10 @@ def _json(config: Config, skew: PartitionStatistics, first: int) -> dict[str, An
     }
 
 
-def _print_one(config: Config, held: Dataset, skew: PartitionStatistics, first: int) -> None:
+def _print_one(config: "Config", held: "Dataset", skew: "PartitionStatistics", first: int) -> None:
+    from gcfed.cli.data import describe
+    from gcfed.data import PARTITIONS
+
     console.table(("partition", PARTITIONS.canonical(config.partition)), skew.rows())
     console.tell()
     rows = [describe.client_row(held, client) for client in skew.first(first)]
@@ -127,9 +174,9 @@ def _print_one(config: Config, held: Dataset, skew: PartitionStatistics, first: 
 
 
 def _draw(
-    configs: Mapping[str, Config],
-    drawn: Mapping[str, Partition],
-    held: Dataset,
+    configs: "Mapping[str, Config]",
+    drawn: "Mapping[str, Partition]",
+    held: "Dataset",
     kind: str,
     first: int,
 ) -> "Figure":

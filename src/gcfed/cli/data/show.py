@@ -6,21 +6,22 @@ from typing import Annotated
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.data import describe
-from gcfed.cli.options import DataDir, Force, Plugins, check_positive
+from gcfed.cli.options import PICTURE, DataDir, DatasetName, Force, Plugins, check_positive
 from gcfed.cli.pictures import check_out, save
-from gcfed.config.materials import read_dataset
-from gcfed.data import DATASETS
 from gcfed.errors import InputError
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)],
+    name: DatasetName,
     out: Annotated[
-        Path | None, typer.Option(help="Draw some images of every class to this .png.")
+        Path | None,
+        typer.Option(help="Draw some images of every class to this .png.", rich_help_panel=PICTURE),
     ] = None,
     per_class: Annotated[
-        int | None, typer.Option(help="Images of a class; 8, of many classes 4.")
+        int | None,
+        typer.Option(
+            help="Images of a class.", show_default="8, of many classes 4", rich_help_panel=PICTURE
+        ),
     ] = None,
     force: Force = False,
     data_dir: DataDir = None,
@@ -31,6 +32,10 @@ def show(
     Examples, their shape, classes, and how many there are of each; with --out, some images.  NAME
     may have arguments, such as "emnist(split='letters')".  What is missing is fetched.
     """
+    from gcfed.cli.data import describe
+    from gcfed.config.materials import read_dataset
+    from gcfed.data import DATASETS
+
     check_out(out, force)
     check_positive("--per-class", per_class)
     if per_class is not None and out is None:

@@ -158,9 +158,9 @@ def ensure(published: Publication, files: Sequence[File], root: Path) -> dict[st
 
 def _missing(published: Publication, missing: list[str], root: Path, reason: str) -> InputError:
     urls = ", ".join(source.urls[0] for source in published.sources)
-    more = f" and {len(missing) - 1} more" if missing[1:] else ""
+    more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
     return InputError(
-        f"{published.name}: {missing[0]}{more} is missing from {root}. {reason}. "
+        f"{published.name}: {missing[0]}{more} missing from {root}. {reason}. "
         f"Run `gcfed data fetch {published.name}` where there is a network, or put there what "
         f"lies at {urls}; another folder of data is named by GCFED_DATA"
     )

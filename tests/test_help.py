@@ -1,0 +1,195 @@
+"""What the command line says of itself, and how little it needs for that."""
+
+import ast
+import json
+import pickle
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gcfed as package
+from gcfed.cli import console
+from gcfed.cli.app import app
+from gcfed.cli.completion import names_of
+from gcfed.config.settings import Config
+
+pytest_plugins = ["running"]
+
+QUICK = [
+    ["--help"],
+    ["--version"],
+    ["runn"],
+    ["data", "--help"],
+    ["data", "lst"],
+    ["run", "--help"],
+    ["run", "--roundz", "3"],
+    ["run", "--rounds", "x"],
+    ["sweep"],
+    ["resume", ""],
+    ["list", "modells"],
+]
+
+SCRIPT = """
+import json, sys
+from gcfed.cli import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["gcfed", *words]
+    try:
+        main()
+    except SystemExit:
+        pass
+    assert "torch" not in sys.modules, words
+"""
+
+
+def commands():
+    """Every command by its words."""
+    from typer.main import get_command  # gcfed.cli imports typer without its warnings
+
+    group = get_command(app)
+    data = group.commands["data"]
+    yield (), group
+    yield ("data",), data
+    yield from (((name,), c) for name, c in group.commands.items() if name != "data")
+    yield from ((("data", name), c) for name, c in data.commands.items())
+
+
+def test_help_and_typing_errors_do_without_torch():
+    command = [sys.executable, "-c", SCRIPT, json.dumps(QUICK)]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert "AssertionError" not in answer.stderr
+
+
+def test_the_package_imports_a_name_when_it_is_asked_for():
+    code = (
+        "import sys, gcfed; assert 'torch' not in sys.modules; gcfed.InputError; "
+        "assert 'torch' not in sys.modules; from gcfed import *; "
+        "assert [fit, GCFed, tree.sub, gcfed.data.DATASETS]; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there():
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    assert set(package.__all__) <= set(dir(package))
+    assert len(set(package.__all__)) == len(package.__all__)
+    assert set(package.algorithms.__all__) < set(package.__all__)
+    assert pickle.loads(pickle.dumps(package.FedProx(mu=0.5))) == package.FedProx(mu=0.5)
+    with pytest.raises(AttributeError, match="module 'gcfed' has no attribute 'fitt'"):
+        package.fitt  # noqa: B018
+
+
+def test_type_checkers_see_the_names_that_are_there():
+    body = ast.parse(Path(package.__file__).read_text(encoding="utf-8")).body
+    (block,) = (node for node in body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        for alias in node.names
+        if alias.name not in ("*", "algorithms", *package._MODULES)
+    }
+    assert seen == package._HOME_OF
+
+
+def test_commands_stand_in_the_order_of_use(gcfed):
+    out = gcfed("--help").out
+    words = ["demo", "list", "data", "run", "sweep", "resume", "show", "compare", "verify", "check"]
+    places = [out.index(f"\n  {word} ") for word in words]
+    assert places == sorted(places)
+    for text in ("To begin with:", "Training:", "Results:", "docs/quickstart.md"):
+        assert text in out
+    assert (Path(__file__).parents[1] / "docs/quickstart.md").is_file()
+
+
+def test_options_stand_in_sections_with_the_defaults_of_settings(gcfed):
+    out = gcfed("run", "--help").out
+    sections = ["What is trained:", "How it is trained:", "Where things are:", "Options:"]
+    assert [line for line in out.splitlines() if line in sections] == sections
+    (run,) = (command for words, command in commands() if words == ("run",))
+    said = {param.name: param.show_default for param in run.params}
+    config = Config()
+    for key in ("algorithm", "dataset", "model", "cohort", "rounds", "seed", "engine", "device"):
+        assert said[key] == str(getattr(config, key)), key
+    assert config.partition == f"dirichlet(alpha={said['alpha']})"
+    assert "[default: (gcfed)]" in out
+    assert "\\[" not in out
+
+
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
+def test_examples_are_commands(words):
+    """Every example of a command's help is understood by the command."""
+    every = dict(commands())
+    for line in every[words].help.splitlines():
+        if not line.startswith("    gcfed "):
+            continue
+        given = shlex.split(line)[1:]
+        length = 2 if given[0] == "data" else 1
+        command = every[tuple(given[:length])]
+        with command.make_context(given[0], given[length:], resilient_parsing=False):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["runn"], "unknown command of gcfed: 'runn'; did you mean 'run'? There are check"),
+        (["data", "lst"], "unknown command of gcfed data: 'lst'; did you mean 'list'?"),
+        (["run", "--roundz", "1"], "unknown option of gcfed run: '--roundz'; did you mean '--r"),
+        (["run", "--rounds", "x"], "invalid value for '--rounds': 'x' is not a valid integer; "),
+        (["show"], "missing argument 'RUN'; gcfed show --help shows what it takes"),
+        (["resume", ""], "a path is empty: name a run directory"),
+        (["verify", " "], "a path is empty: name a run directory"),
+        (["show", ""], "a path is empty: name a run directory"),
+        (["compare", ""], "a path is empty: name a run directory"),
+        (["list", "modells"], "unknown list: 'modells'; did you mean 'models'?"),
+    ],
+)
+def test_errors_have_one_style(gcfed, words, message):
+    answer = gcfed(*words)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert answer.err.startswith("error: ")
+    assert message in answer.err
+    assert answer.err.lower().count("did you mean") <= 1
+    assert answer.err.count("\n") == 1
+
+
+def test_a_grid_is_no_config(gcfed, tmp_path):
+    (tmp_path / "grid.toml").write_text("rounds = 2\n[grid]\nlr = [0.1, 0.2]\n")
+    answer = gcfed("run", "grid.toml")
+    assert answer.code == 2
+    assert "grid.toml is a grid of settings: train it with gcfed sweep grid.toml" in answer.err
+
+
+def test_the_list_of_models_says_for_which_examples(gcfed):
+    answer = gcfed("list", "models")
+    assert "are for examples of 3 x 32 x 32 and 10 classes" in answer.err
+
+
+def test_nothing_becomes_a_picture(capsys):
+    for show in (console.tell, console.say, console.fail):
+        show("f.py:X: no :bug: here")
+    console.table(("f.py:X:",), [("f.py:X:",)])
+    said = capsys.readouterr()
+    assert said.out.count("f.py:X:") == 3
+    assert said.err.count("f.py:X:") == 2
+
+
+def test_a_shell_completes_names(gcfed, monkeypatch):
+    monkeypatch.setenv("_GCFED_COMPLETE", "complete_bash")
+    for line, found in {
+        "gcfed run --algorithm fedp": ["fedprox"],
+        "gcfed list eng": ["engines"],
+        "gcfed inspect vg": ["vgg11"],
+        "gcfed ver": ["verify"],
+    }.items():
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+        assert gcfed().out.split() == found
+    assert names_of("algorithms")("fedlc + gc") == ["fedlc + gcfed"]
