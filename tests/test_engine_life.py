@@ -70,7 +70,7 @@ def test_a_run_that_is_given_up_leaves_nothing(busy):
 
 
 def test_a_round_that_fails_leaves_nothing(busy):
-    with nothing_left(), pytest.raises(ZeroDivisionError):
+    with nothing_left(), pytest.raises(InputError, match=r"Failing .* ZeroDivisionError"):
         list(busy(Failing()))
 
 
