@@ -87,7 +87,7 @@ def test_every_public_name_is_there():
 
 def test_type_checkers_see_the_names_that_are_there():
     body = ast.parse(Path(package.__file__).read_text(encoding="utf-8")).body
-    (block,) = (node for node in body if isinstance(node, ast.If))
+    block = next(node for node in body if isinstance(node, ast.If))
     seen = {
         alias.name: node.module
         for node in block.body
