@@ -155,7 +155,7 @@ BAD = [
     (["--set", "partition=idd"], "did you mean 'iid'?"),
     (["--set", "metrics=acuracy"], "unknown metric: 'acuracy'; did you mean 'accuracy'?"),
     (["--set", "metrics=loss, loss"], "metrics names one twice: loss, loss"),
-    (["--set", "metrics=r2"], "metric r2 cannot judge outputs of shape [10]: RuntimeError"),
+    (["--set", "metrics=r2"], "metric r2 cannot read logits of shape [10]"),
     (["--engine", "sequentail"], "unknown engine: 'sequentail'; did you mean 'sequential'?"),
     (["--device", "gpu"], "there is no device 'gpu': write cpu, cuda"),
     (["--device", "cuda:99"], "device 'cuda:99' cannot be used: "),

@@ -208,7 +208,7 @@ def test_a_history(capsys):
     rows = shown(history).rows
     assert ["algorithm", "fedprox(mu=0.1)"] in rows and ["clients", "2 of 6 a round"] in rows
     assert ["engine", "sequential on cpu (as asked)"] in rows and ["rounds", "8 of 8"] in rows
-    assert [row[0] for row in rows[-5:]] == ["3", "4", "5", "6", "7"]
+    assert [row[0] for row in rows[-5:]] == ["4", "5", "6", "7", "8"]
     assert rows[-1][1] == f"{history['test_accuracy'][-1]:.4f}"
 
 

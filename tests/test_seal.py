@@ -358,7 +358,7 @@ def test_runs_of_before_are_not_sealed_and_hold(tmp_path):
 
 
 def test_quick_on_the_command_line(gcfed, path, tmp_path, monkeypatch):
-    monkeypatch.setattr("gcfed.cli.verify.verify_together", None)  # no round is done again
+    monkeypatch.setattr("gcfed.runs.verify.verify_together", None)  # no round is done again
     runs = tmp_path / "runs"
     for name in ("a", "b", "c", "d", "e"):
         shutil.copytree(path, runs / name)

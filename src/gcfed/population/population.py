@@ -47,7 +47,7 @@ class Population:
 
     def _check_memory(self) -> None:
         """Refuse more steps, or larger batches, than the memory has room to plan."""
-        s, most = self.schedule, int(self.data.parts.sizes.max())
+        s, most = self.schedule, self.data.parts.largest
         size = plan_size(most, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill)
         often = f"epochs={s.epochs}" if s.steps is None else f"steps={s.steps}"
         what = f"a round of {often}, batch_size={s.batch_size} and {most} examples of a client"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +72,11 @@ class Partition:
     def sizes(self) -> Tensor:
         """How many examples each client holds."""
         return self.offsets.diff()
+
+    @cached_property
+    def largest(self) -> int:
+        """How many examples the client holds that holds the most."""
+        return int(self.sizes.max())
 
 
 def stable_sort(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
