@@ -309,6 +309,12 @@ ARGUMENTS = {
     "train: Cannot copy out of meta tensor": lambda: dataset_from(
         (torch.ones(9, device="meta"),) * 2
     ),
+    r"on_round is a function of a round's line; not 3": lambda: tried(on_round=3),
+    r"SGD\(lr=...\) is positive; not -1": lambda: library.SGD(-1),
+    r"SGD\(lr=...\) is float, not 'a'": lambda: library.SGD("a"),
+    r"SGD\(momentum=...\) is at least 0 and less than 1": lambda: library.SGD(0.1, 1.0),
+    r"AdamW\(weight_decay=...\) is at least 0": lambda: library.AdamW(0.1, weight_decay=-1),
+    "the head is named by a text, or several; not 3": lambda: library.Model(net(), head=3),
     "a model wraps an nn.Module; not 3": lambda: library.Model(3),
     "test_fraction is float, not 'a'": lambda: dataset_from((X, Y), test_fraction="a"),
     "num_classes is at least 0; not -1": lambda: dataset_from((X, Y), num_classes=-1),

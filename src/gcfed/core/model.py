@@ -54,6 +54,8 @@ class Model:
         features: str | None = None,
     ) -> None:
         _check_module(module)
+        if not isinstance(head, str | Sequence | None):
+            raise InputError(f"the head is named by a text, or several; not {head!r:.200}")
         self._original = copy.deepcopy(module)
         module = copy.deepcopy(module)
         self.replaced = key_dropout(module)

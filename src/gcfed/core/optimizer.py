@@ -1,7 +1,7 @@
 """How a client steps along its gradient: pure functions of an explicit state, new every round."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -12,6 +12,7 @@ from gcfed.core import tree
 from gcfed.core.torch_internals import sgd
 from gcfed.core.tree import State, Tree
 from gcfed.errors import InputError
+from gcfed.values import Range, check_range, checked
 
 InPlace = Callable[[list[Tensor]], None]
 
@@ -34,6 +35,16 @@ class Optimizer(Protocol):
         """The same as torch has it, which changes ``params`` along the gradients it is given."""
 
 
+RATES: Mapping[str, Range] = {"lr": "positive", "weight_decay": "at least 0"}
+
+
+def _check_rates(optimizer: Optimizer, ranges: Mapping[str, Range]) -> None:
+    """Refuse what is no number, or one that no step can be taken with."""
+    for name, wanted in ranges.items():
+        where = f"{type(optimizer).__name__}({name}=...)"
+        check_range(where, checked(where, getattr(optimizer, name), float), wanted)
+
+
 @dataclass(frozen=True)
 class SGD:
     """`torch.optim.SGD`, without dampening."""
@@ -41,6 +52,9 @@ class SGD:
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rates(self, {**RATES, "momentum": "at least 0 and less than 1"})
 
     def init(self, params: Tree) -> State:
         return {"velocity": tree.zeros(params)} if self.momentum else {}
@@ -84,6 +98,7 @@ class AdamW:
     momentum: ClassVar[None] = None
 
     def __post_init__(self) -> None:
+        _check_rates(self, RATES)
         if not all(0 < beta < 1 for beta in self.betas):
             raise InputError(f"the betas of AdamW lie between 0 and 1; got {self.betas}")
 

@@ -96,7 +96,7 @@ def fit(
     left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
     run will do and how far it is.  A run that diverges raises `DivergedError`.
     """
-    _check(module, algorithm, settings)
+    _check(module, algorithm, on_round, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
@@ -155,11 +155,13 @@ def _engine(experiment: Experiment) -> str:
     return f"{chosen.name} on {experiment.setup.device} ({chosen.reason})"
 
 
-def _check(module: Any, algorithm: Any, settings: Mapping[str, Any]) -> None:
+def _check(module: Any, algorithm: Any, on_round: Any, settings: Mapping[str, Any]) -> None:
     if not isinstance(module, nn.Module):
         raise InputError(f"fit trains an nn.Module; not {module!r}")
     if not isinstance(algorithm, Algorithm | str):
         raise InputError(f"algorithm is a text or an Algorithm; not {algorithm!r}")
+    if on_round is not None and not callable(on_round):
+        raise InputError(f"on_round is a function of a round's line; not {on_round!r:.200}")
     for key in ("dataset", "model", "track"):
         if key in settings:
             raise InputError(f"fit takes no {key}: it has a module, data and on_round of yours")
