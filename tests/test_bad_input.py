@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from made_runs import make_run
-from running import TINY, flags
+from running import TINY, flags, tiny
 from torch import nn
 
 import gcfed as library
@@ -315,6 +315,8 @@ ARGUMENTS = {
     r"SGD\(momentum=...\) is at least 0 and less than 1": lambda: library.SGD(0.1, 1.0),
     r"AdamW\(weight_decay=...\) is at least 0": lambda: library.AdamW(0.1, weight_decay=-1),
     "the head is named by a text, or several; not 3": lambda: library.Model(net(), head=3),
+    "takes a torch.optim optimizer first": lambda: library.centralize_gradients(net(), None),
+    "an update is tensors by name; not list": lambda: library.centralize_update([1]),
     "a model wraps an nn.Module; not 3": lambda: library.Model(3),
     "test_fraction is float, not 'a'": lambda: dataset_from((X, Y), test_fraction="a"),
     "num_classes is at least 0; not -1": lambda: dataset_from((X, Y), num_classes=-1),
@@ -351,3 +353,26 @@ def test_a_folder_where_a_file_belongs(gcfed, tmp_path):
         ensure(PUBLICATIONS["mnist"], [file], tmp_path)
     (tmp_path / "tiny-imagenet-200").mkdir()  # the archive, unpacked
     assert "unverified" in gcfed("data", "check", "tinyimagenet", "--data-dir", tmp_path).out
+
+
+def test_a_misspelt_hook_is_told():
+    with pytest.warns(UserWarning, match=r"Mine.penalti is no hook .* did you mean penalty\?"):
+
+        class Mine(library.Algorithm):
+            def penalti(self, params, out, batch, ctx):
+                return 0
+
+
+def test_a_model_says_which_examples_it_takes(tmp_path):
+    library.run(tiny(), tmp_path / "a")
+    run = library.load_run(tmp_path / "a")
+    with pytest.raises(InputError, match=r"takes examples of shape \['n', 1, 8, 8\]; not \[5, 3\]"):
+        run.predict(torch.ones(5, 3))
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    library.run(tiny(), tmp_path / "a")
+    with (tmp_path / "a" / "rounds.jsonl").open("a") as file:
+        file.write("what?\n")
+    with pytest.raises(InputError, match=r"rounds.jsonl is damaged in line 3: Expecting value"):
+        Run(tmp_path / "a").records  # noqa: B018

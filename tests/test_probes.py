@@ -223,3 +223,11 @@ def test_a_checkpoint_of_before_there_were_probes_is_read(tmp_path):
     resume(tmp_path / "a", rounds=3)
     assert len(load_run(tmp_path / "a").records) == 3
     assert not Path(tmp_path / "a" / "probes.jsonl").exists()
+
+
+def test_what_is_measured_sets_no_runs_apart(tmp_path):
+    run(tiny(algorithm="fedavg"), tmp_path / "plain")
+    run(tiny(algorithm="fedprox", probes=["drift"]), tmp_path / "probed")
+    found = library.compare(tmp_path, baseline="fedavg")
+    assert len(found.blocks) == 1
+    assert [r.difference is not None for r in found.results] == [False, True]

@@ -349,7 +349,7 @@ def test_runs_trained_together_resume_together(tmp_path):
     for path, straight in zip(paths, folders(tmp_path / "straight"), strict=True):
         assert_same(path, straight)
     shutil.rmtree(paths[0])
-    with pytest.raises(InputError, match=r"trained together with .*seed-0, and is not there"):
+    with pytest.raises(InputError, match=r"trained together with .*seed-0, which is not there"):
         resume(paths[1])
 
 

@@ -7,6 +7,7 @@ dataclass, and of any other callable the parameters that have a default or go by
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
@@ -109,7 +110,8 @@ class Registry(Generic[T]):
 
     def describe(self, name: str) -> str:
         """The first line of what documents an entry itself."""
-        return inspect.cleandoc(self[name].__doc__ or "").split("\n")[0]
+        line = inspect.cleandoc(self[name].__doc__ or "").split("\n")[0]
+        return re.sub(r":math:`([^`]*)`|``([^`]*)``", r"\1\2", line)
 
     def settable(self, name: str) -> str:
         """The hyper-parameters of an entry with their defaults, as a text sets them."""

@@ -53,7 +53,9 @@ def _algorithm(text: str) -> "Algorithm":
         return parse(text)
     module = load_plugin(path)
     classes = {
-        n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, Algorithm)
+        n: c
+        for n, c in vars(module).items()
+        if isinstance(c, type) and issubclass(c, Algorithm) and c.__module__ == module.__name__
     }
     if name in vars(module) and name not in classes:
         raise InputError(f"{name} in {path} is no Algorithm: derive it from gcfed.Algorithm")

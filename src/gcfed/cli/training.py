@@ -10,6 +10,7 @@ from gcfed.config.settings import Config
 from gcfed.files import write_json
 from gcfed.progress import progress
 from gcfed.results import directory
+from gcfed.results.captions import short
 from gcfed.results.comparison import compare
 from gcfed.results.facts import round_note, status_of
 from gcfed.results.listing import run_table
@@ -92,7 +93,7 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
 
 @contextmanager
 def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
-    with progress(config.algorithm, rounds, quiet=quiet) as tick:
+    with progress(short(config.algorithm), rounds, quiet=quiet) as tick:
 
         def observe(lines: Mapping[int, Record]) -> None:
             for line in list(lines.values())[:1]:

@@ -4,9 +4,11 @@
 result, so any of them may run under ``vmap``.
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -51,6 +53,11 @@ class Algorithm:
 
     def __init_subclass__(cls) -> None:
         check_ranges(cls.__name__, cls.ranges)
+        hooks = [name for name in vars(Algorithm) if not name.startswith("_")]
+        for name in vars(cls).keys() - set(hooks):
+            if callable(vars(cls)[name]) and (near := get_close_matches(name, hooks, 1, 0.85)):
+                said = f"{cls.__name__}.{name} is no hook of an algorithm"
+                warnings.warn(f"{said}; did you mean {near[0]}?", stacklevel=2)
         if cls.aggregate is not Algorithm.aggregate:  # only one part can replace the mean
             cls.claims = cls.claims | {"aggregate"}
 

@@ -140,6 +140,8 @@ def centralize_update(
 
     ``roles`` are what `roles_of` says of the module; a name that it lacks goes by its axes.
     """
+    if not isinstance(update, Mapping):
+        raise InputError(f"an update is tensors by name; not {type(update).__name__}")
     known = roles or {}
     return {name: centralize(x, axis, min_ndim, known.get(name)) for name, x in update.items()}
 
@@ -156,6 +158,13 @@ def centralize_gradients(
     which go by their axes; all of the optimiser's by default.  Weight decay, momentum and adaptive
     moments come after.  ``.remove()`` on the result undoes it.
     """
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(
+            f"centralize_gradients takes a torch.optim optimizer first, then modules or "
+            f"parameters; not {type(optimizer).__name__}"
+        )
+    if isinstance(params, str):
+        raise InputError(f"name modules as objects, such as model.{params}; not by a text")
     held = [p for group in optimizer.param_groups for p in group["params"]]
     chosen = _with_roles(held if params is None else params)
     if not chosen:

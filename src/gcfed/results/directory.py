@@ -35,12 +35,17 @@ OF_DATASET = "of the data set"
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of JSON; a torn last one is left out."""
+    found: list[dict[str, Any]] = []
     try:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        lines = text.split("\n")[:-1]
-        return [json.loads(line) for line in lines]
-    except (OSError, ValueError, RecursionError) as error:
+        for line in text.split("\n")[:-1]:
+            found.append(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", error)
+        raise InputError(f"{path} is damaged in line {len(found) + 1}: {reason}") from None
+    except OSError as error:
         raise InputError(f"{path} is damaged: {error}") from None
+    return found
 
 
 def manifests(folder: Path) -> list[Path]:

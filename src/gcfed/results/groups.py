@@ -19,7 +19,7 @@ Runs = str | Path | Run | Iterable[str | Path | Run]
 INCIDENTAL = sorted(LAST_BITS & Config.model_fields.keys())
 """Change last bits and not what a run is; that they differ is said, and no more."""
 
-APART = {"seed", "plugins", "metrics", *LAST_BITS, *WAYS}
+APART = {"seed", "plugins", "metrics", "probes", *LAST_BITS, *WAYS}
 """What may differ within a group."""
 
 RECORDED = {

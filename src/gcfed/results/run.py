@@ -148,12 +148,20 @@ class Run:
 
     def logits(self, x: Any) -> Tensor:
         """What the model says of raw examples, a tensor or an array as its data set has them."""
-        parts = torch.split(torch.as_tensor(x), BATCH)
-        with torch.no_grad():
-            return torch.cat([self.model(self._read(part)) for part in parts])
+        parts, model = torch.split(torch.as_tensor(x), BATCH), self.model
+        try:
+            with torch.no_grad():
+                return torch.cat([model(self._read(part)) for part in parts])
+        except (RuntimeError, ValueError, IndexError) as error:
+            took, wanted = list(torch.as_tensor(x).shape), self._about["shape"]
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(
+                f"the model of {self.path} takes examples of shape {['n', *wanted]}; not {took}: "
+                f"{reason}"
+            ) from error
 
     def predict(self, x: Any) -> Tensor:
-        """The class of each of these raw examples."""
+        """The class of each of these raw examples; images are bytes to 255 or floats to 1."""
         return self.logits(x).argmax(1)
 
     def together(self) -> list["Run"]:
@@ -164,7 +172,7 @@ class Run:
         if missing:
             others = " and ".join(map(str, missing))
             raise InputError(
-                f"{self.path} was trained together with {others}, and is not there: "
+                f"{self.path} was trained together with {others}, which is not there: "
                 "its bits depend on those runs, so put them back beside it"
             )
         return list(map(Run, paths))
