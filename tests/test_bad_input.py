@@ -375,4 +375,4 @@ def test_a_damaged_line_is_named(tmp_path):
     with (tmp_path / "a" / "rounds.jsonl").open("a") as file:
         file.write("what?\n")
     with pytest.raises(InputError, match=r"rounds.jsonl is damaged in line 3: Expecting value"):
-        Run(tmp_path / "a").records  # noqa: B018
+        library.Run(tmp_path / "a").records  # noqa: B018
