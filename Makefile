@@ -1,5 +1,6 @@
 # make demo   train FedAvg and GC-Fed on the embedded data and compare them
-# make test   run the tests            make check   lint, types, import contract
+# make test   run the tests            make slow    run those that take long
+# make check  lint, types, import contract
 # make docs   build the documentation  make clean   forget the virtual environment
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -7,13 +8,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs clean install
+.PHONY: demo test slow check docs clean install
 
 demo: $(READY)
 	$(BIN)/gcfed demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n auto --dist loadfile --cov --cov-report=term:skip-covered $(TESTS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not slow' --cov --cov-report=term:skip-covered $(TESTS)
+
+slow: $(READY)
+	$(BIN)/python -m pytest -q -n auto --dist load -m slow $(TESTS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

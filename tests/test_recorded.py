@@ -86,6 +86,7 @@ def kind(request):
     return request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["gcfed", "scaffold", "moon", "fedlc(tau=0.1) + scaffold + gcfed"])
 def test_replayed_rounds_agree_with_the_specification(text, kind, make_setup, close):
     """Clients of 3 to 40 examples, with memory, a teacher's weights, dropout and momentum."""
@@ -122,6 +123,7 @@ def test_fewer_clients_are_trained_by_the_same_program(kind, make_setup, close):
     assert len(engine.programs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"cohort_size": 6}, {"batch_size": 5}, {"optimizer": None}, {"algorithm": "moon"}]
 )

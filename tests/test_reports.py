@@ -26,6 +26,7 @@ def grid(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 def test_a_sweep_makes_a_table_and_a_figure_in_the_order_of_its_grid(grid, gcfed, tmp_path):
     words = ("--pivot", "--out", "table.tex", "--plot", "curves.svg", "--baseline", "fedavg")
     answer = gcfed("sweep", grid, "--devices", "cpu", *words)

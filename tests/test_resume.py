@@ -596,6 +596,7 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.slow
 def test_a_real_process_with_workers_killed_and_resumed(gcfed, tmp_path):
     """Its forked workers hold no lock, and a new process goes on at once."""
     settings = flags(**{**SMALL, "algorithm": "scaffold", "engine": "workers", "rounds": 12})

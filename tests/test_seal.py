@@ -313,6 +313,7 @@ def test_what_a_run_leaves_that_broke_off_is_not_falsified(path):
     load_run(path).model  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_while_it_goes_on_is_not_falsified(whole, tmp_path):
     """At every write: what comes first breaks the seal, and what comes last seals it again."""
     sealed = []

@@ -128,6 +128,7 @@ def bits(runs):
     return {run.path.name: (run.path / "rounds.jsonl").read_bytes() for run in runs}
 
 
+@pytest.mark.slow
 def test_cells_that_fail_leave_the_others(gcfed, folder):
     """On two CPU devices: of five cells one raises, one is killed and one diverges."""
     algorithms = ["fedavg", "fragile", "doomed", "fedprox(mu=1e30)", "gcfed"]
@@ -202,6 +203,7 @@ def test_cores_are_divided_among_cpu_devices(monkeypatch):
     assert find_devices(None, "auto") == ["cpu"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [["--devices", "cpu,cpu"], []], ids=["same", "other"])
 def test_what_a_cell_gets_does_not_depend_on_what_is_left(gcfed, folder, devices):
     """Killed before its last cell, a sweep gives it the cores and the engine it would have had."""
@@ -267,6 +269,7 @@ def num_lines(store):
     return sum(path.read_bytes().count(b"\n") for path in store.glob("*/rounds.jsonl"))
 
 
+@pytest.mark.slow
 def test_stopped_and_killed_it_goes_on_to_the_same_bits(folder):
     """By Ctrl-C, which a terminal sends to the group, and killed: its processes end with it."""
     values = without("algorithm", sampler="slow", rounds=20, seeds=[0, 1])
@@ -319,6 +322,7 @@ def test_stopped_and_killed_it_goes_on_to_the_same_bits(folder):
     assert {len(run.records) for run in made.runs} == {20}
 
 
+@pytest.mark.slow
 def test_tuning_selects_on_validation_and_never_on_the_test_set(gcfed, folder):
     """On data where the better a model is on validation examples, the worse it is on the test."""
     values = without(

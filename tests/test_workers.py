@@ -204,6 +204,7 @@ class Halved(GCFed):
 """
 
 
+@pytest.mark.slow
 def test_beside_a_thread_nothing_is_forked_and_the_bits_are_the_same(make_setup, tmp_path):
     """Several runs, in float64, of a plugin's module and algorithm, found nowhere by name."""
     torch.manual_seed(4)
@@ -240,6 +241,7 @@ def test_a_process_that_does_not_start_leaves_none_behind():
     assert not multiprocessing.active_children() and open_files() == before
 
 
+@pytest.mark.slow
 def test_an_error_of_a_fresh_process_is_raised_here(make_setup):
     @dataclass(frozen=True)
     class Elsewhere(Algorithm):
@@ -314,6 +316,7 @@ print("left alone" if dict(os.environ) == environment else "changed")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["thread", "autograd"])
 def test_a_script_that_cannot_fork(why, tmp_path):
     """What ``__main__`` defines travels, nobody runs the script again, its environment stays."""
