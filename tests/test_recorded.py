@@ -12,10 +12,11 @@ from torch import nn
 
 from gcfed import Streams, Vectorized, parse, run_round, simulate, simulate_together, start
 from gcfed.core import tree
+from gcfed.engines.graphs import many_sizes
 from gcfed.engines.lineup import Lineup
 from gcfed.engines.recorder import CudaRecorder, Recorder
 from gcfed.engines.streams import StreamProgram
-from gcfed.engines.vectorized import VectorProgram
+from gcfed.engines.vectorized import VectorProgram, few_sizes
 from gcfed.kernels.products import ProductConv2d
 from gcfed.simulation.round import prepare
 
@@ -29,7 +30,7 @@ class StandIn(Recorder):
     def guard(self):
         return nullcontext()
 
-    def compile(self, trace):
+    def compile(self, trace, examples):
         self.compiled += 1
         if "compile" in self.fails:
             raise RuntimeError("no such kernel\nand a long story")
@@ -149,9 +150,9 @@ def test_only_as_many_clients_as_needed_take_a_step(make_setup):
     sizes = []
 
     class Watched(StreamProgram):
-        def _replay(self, n):
+        def replay(self, n):
             sizes.append(n)
-            return super()._replay(n)
+            return super().replay(n)
 
     setup = make_setup(parse("fedavg"), cohort_size=7, rounds=1)
     job = prepare(setup, *start(setup), 0, [0, 1, 2, 4, 5, 7, 9])
@@ -163,9 +164,9 @@ def test_only_as_many_clients_as_needed_take_a_step(make_setup):
 
 def test_sizes_are_few_where_each_is_a_compilation():
     for clients, sizes in ((1, [1]), (5, [1, 3, 5]), (20, [3, 10, 20]), (50, [7, 25, 50])):
-        assert VectorProgram.choose_sizes(None, clients) == sizes
-    assert StreamProgram.choose_sizes(None, 3) == [1, 2, 3]
-    assert StreamProgram.choose_sizes(None, 40) == list(range(2, 41, 2))
+        assert few_sizes(clients) == sizes
+    assert many_sizes(3) == [1, 2, 3]
+    assert many_sizes(40) == list(range(2, 41, 2))
 
 
 def test_a_stream_has_memory_of_its_own_in_the_layout_of_convolutions(make_setup):

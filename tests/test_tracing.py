@@ -10,7 +10,6 @@ from gcfed.core import tree
 from gcfed.core.precision import arithmetic, resolve
 from gcfed.engines.lineup import Lineup, advance, copy, over_clients
 from gcfed.engines.tracing import Traced, inductor
-from gcfed.engines.vectorized import VectorProgram
 from gcfed.kernels.inplace import reuse_memory
 from gcfed.simulation.round import prepare
 
@@ -79,11 +78,6 @@ def test_a_finished_client_costs_no_step(make_setup, monkeypatch):
     job = prepare(setup, *start(setup), 0, [0, 7, 4])
     setup.chosen.make()([job])
     assert sum(sizes) == sum(len(plan) for plan in job.batches.plans)
-
-
-def test_few_numbers_of_clients_are_compiled():
-    for clients, sizes in ((1, [1]), (5, [1, 3, 5]), (20, [3, 10, 20]), (50, [7, 25, 50])):
-        assert VectorProgram.choose_sizes(None, clients) == sizes
 
 
 def test_arithmetic_leaves_no_trace():

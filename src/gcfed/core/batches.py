@@ -152,6 +152,15 @@ class Batches:
 
     def stacked(self, width: int, num_steps: int) -> Iterator[Batch]:
         """Everyone's, stacked on a leading client axis, short batches and short plans padded."""
+        index, mask = self.rows(width, num_steps)
+        for t in range(num_steps):
+            yield self._batch(index[t], mask[t])
+
+    def rows(self, width: int, num_steps: int) -> tuple[Tensor, Tensor]:
+        """The examples of `stacked`, by their numbers, and which of them are no padding.
+
+        Both are [steps, clients, width], where the examples lie.
+        """
         index = np.empty((num_steps, len(self.plans), width), np.int64)
         sizes = np.zeros((num_steps, len(self.plans)), np.int64)
         for k, plan in enumerate(self.plans):
@@ -160,9 +169,7 @@ class Batches:
             sizes[: len(plan), k] = plan.sizes[:num_steps]
         device = self.data.examples.y.device
         rows, real = torch.from_numpy(index).to(device), torch.from_numpy(sizes).to(device)
-        mask = torch.arange(width, device=device) < real[..., None]
-        for t in range(num_steps):
-            yield self._batch(rows[t], mask[t])
+        return rows, torch.arange(width, device=device) < real[..., None]
 
     def _batch(self, index: Tensor, mask: Tensor) -> Batch:
         examples = self.data.examples

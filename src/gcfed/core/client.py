@@ -167,7 +167,9 @@ class ClientTask:
         if self.compute is None:
             return self.model(params, x, buffers=buffers, train=train, key=key)
         down, dtype = partial(_cast, dtype=self.compute), next(iter(params.values())).dtype
-        low, kept = tree.map(down, params), tree.map(down, buffers)
+        uncast = self.model.uncast
+        low = {name: w if name in uncast else down(w) for name, w in params.items()}
+        kept = tree.map(down, buffers)
         out, after = self.model(low, tree.map(down, x), buffers=kept, train=train, key=key)
         features = None if out.features is None else _cast(out.features, dtype)
         after = tree.map(lambda new, old: new.to(old.dtype), after, buffers)

@@ -38,7 +38,7 @@ class KeyedDropout(nn.Module):
         return x * kept * self.scale
 
 
-def key_dropout(module: nn.Module) -> list[str]:
+def key_dropout(module: nn.Module) -> tuple[nn.Module, list[str]]:
     """A pass that replaces every `nn.Dropout`, and refuses what draws from global generators."""
     return replace_modules(module, _keyed)
 

@@ -41,6 +41,8 @@ class Model:
     - ``cross_batch``: the modules that look across a batch, as BatchNorm does;
       ``has_convolutions``: what an engine is chosen by.
     - ``replaced``: the modules in whose place others stand, dropout's and those of `rewritten`.
+    - ``uncast``: the parameters of modules that take their weights in the dtype they are kept in,
+      whatever dtype the model computes in.
 
     Features, where a module returns logits alone, are the input of the module that ``features``
     names here, or the attribute ``module.feature_reader``; else of the head's last `nn.Linear`.
@@ -58,7 +60,7 @@ class Model:
             raise InputError(f"the head is named by a text, or several; not {head!r:.200}")
         self._original = copy.deepcopy(module)
         module = copy.deepcopy(module)
-        self.replaced = key_dropout(module)
+        module, self.replaced = key_dropout(module)
         modules, weights = dict(module.named_modules()), dict(module.named_parameters())
         kept = {w: n for n, w in weights.items()}
         every = dict(module.named_parameters(remove_duplicate=False))
@@ -81,6 +83,7 @@ class Model:
             raise InputError(f"no module is named {reader!r}; there are {', '.join(modules)}")
         last = [n for n in linears if tree.under([n], every) & under][-1:]
         self._readers = last if reader is None else [reader]
+        self.uncast = _uncast(module) & self.params.keys()
         self._shells = {mode: copy.deepcopy(module).train(mode) for mode in (True, False)}
 
     def __call__(
@@ -115,17 +118,22 @@ class Model:
             shell.to(device)
         return twin
 
+    def layers(self) -> Iterator[nn.Module]:
+        """The modules it runs."""
+        return self._shells[True].modules()
+
     def rewritten(self, change: Pass) -> "Model":
         """A copy of the model whose module went through ``change``; its parameters are the same."""
         twin = copy.copy(self)
         twin._shells = copy.deepcopy(self._shells)
-        for mode, shell in twin._shells.items():
+        for mode, shell in list(twin._shells.items()):
             before = {name for name, _ in shell.named_parameters()}
-            changed = change(shell)
+            shell, changed = change(shell)
             if before != {name for name, _ in shell.named_parameters()}:
                 raise InputError(f"a pass keeps the names of parameters; {change!r} changes them")
-            shell.train(mode)
+            twin._shells[mode] = shell.train(mode)
         twin.replaced = [*self.replaced, *changed]
+        twin.uncast = _uncast(shell) & self.params.keys()
         return twin
 
     def module(self, params: Tree, buffers: Tree) -> nn.Module:
@@ -173,6 +181,15 @@ def _check_module(module: Any) -> None:
                 f"the parameter {name} has no shape yet, as that of a LazyLinear has none: call "
                 "the module on an example first"
             )
+
+
+def _uncast(module: nn.Module) -> set[str]:
+    return {
+        f"{path}.{name}".strip(".")
+        for path, part in module.named_modules()
+        if getattr(part, "keeps_precision", False)
+        for name, _ in part.named_parameters(recurse=False)
+    }
 
 
 def _looks_across_a_batch(module: nn.Module) -> bool:

@@ -1,18 +1,18 @@
-"""Passes: what changes a module in place and says which of its modules it replaced."""
+"""Passes: what changes a module and says which of its modules it replaced."""
 
 from collections.abc import Callable
 
 from torch import nn
 
-Pass = Callable[[nn.Module], list[str]]
-"""Changes a module in place, keeping its parameters; the names of the modules it replaced."""
+Pass = Callable[[nn.Module], tuple[nn.Module, list[str]]]
+"""Makes of a module one with the same parameters; the second is the names of what it replaced."""
 
 Replacement = Callable[[str, nn.Module], nn.Module | None]
 """What takes the place of a module inside another, by its name there; None leaves it."""
 
 
-def replace_modules(module: nn.Module, replacement: Replacement) -> list[str]:
-    """Replace modules inside ``module``; their names.
+def replace_modules(module: nn.Module, replacement: Replacement) -> tuple[nn.Module, list[str]]:
+    """Replace modules inside ``module``, which is changed, and tell their names.
 
     A module that stands in two places is replaced by one that stands in both.
     """
@@ -26,4 +26,4 @@ def replace_modules(module: nn.Module, replacement: Replacement) -> list[str]:
         if (new := made[child]) is not None:
             module.set_submodule(name, new)
             names.append(name)
-    return names
+    return module, names

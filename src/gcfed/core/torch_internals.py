@@ -4,10 +4,14 @@ A new version of torch may change any of it without notice; a test holds that no
 gcfed reaches for such things.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.optim.sgd import sgd as sgd
 
@@ -48,3 +52,34 @@ def has_hooks(module: nn.Module) -> bool:
         module._backward_pre_hooks,
     )
     return any(hooks)
+
+
+def without_memory() -> AbstractContextManager[object]:
+    """Inside, new tensors have shapes and no memory, and operations give such tensors."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextmanager
+def unknown_number(usual: int) -> Iterator[int]:
+    """Inside, new tensors have no memory, and the number given may be any, often ``usual``."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    shapes, source = ShapeEnv(), ConstantSource("number")
+    symbol = shapes.create_symbol(usual, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    number = shapes.create_symintnode(symbol, hint=usual, source=source)
+    with FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True):
+        yield cast(int, number)
+
+
+def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
+    """Torch's compiler, for a trace on tensors that `unknown_number` gave their shapes."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx
+
+    mode = next(x.fake_mode for x in examples if isinstance(x, FakeTensor))
+    with tracing(TracingContext(mode)), torch.no_grad():
+        compiled = compile_fx(trace, list(examples))
+    if mode.shape_env is None or mode.shape_env.replacements:
+        raise RuntimeError("the step holds for one number of clients alone")
+    return cast(Callable[..., Any], compiled)

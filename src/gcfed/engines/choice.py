@@ -11,6 +11,7 @@ from gcfed.engines.shared_memory import can_share_memory
 from gcfed.engines.streams import Streams
 from gcfed.engines.vectorized import Vectorized
 from gcfed.engines.workers import Workers, available_cores
+from gcfed.kernels.fitting import can_fuse, convolutions_fit
 from gcfed.kernels.products import FEW
 from gcfed.registry import Registry, hyper_parameters
 
@@ -29,10 +30,15 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(engine: Engine | Train | str, model: Model, batch_size: int) -> Choice:
-    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
+def choose(
+    engine: Engine | Train | str, model: Model, batch_size: int, *, rounds: bool = False
+) -> Choice:
+    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies.
+
+    ``rounds`` says whether products may be of rounded numbers, TF32 or bfloat16.
+    """
     if engine == "auto":
-        return _auto(model, batch_size)
+        return _auto(model, batch_size, rounds)
     if isinstance(engine, str):
         made = ENGINES.parse(engine)
         return Choice(_written(made), made, "as asked")
@@ -53,7 +59,7 @@ def _written(made: "partial[Engine]") -> str:
     return f"{name}({', '.join(given)})" if given else name
 
 
-def _auto(model: Model, batch_size: int) -> Choice:
+def _auto(model: Model, batch_size: int, rounds: bool) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
         if cores > 1 and can_share_memory():
@@ -62,6 +68,8 @@ def _auto(model: Model, batch_size: int) -> Choice:
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
         return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
+    if can_fuse(model, rounds=rounds) and convolutions_fit(model):
+        return _chosen(Vectorized, "each layer is one operator for all clients")
     if model.has_convolutions and batch_size > FEW:
         return _chosen(Streams, "convolutions are fastest side by side")
     return _chosen(Vectorized, "products are fastest together")

@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -57,6 +57,11 @@ class GraphEngine(Engine):
             self._program = self.program(lineup, recorder)
         return lineup.finish(self._program.run(lineup))
 
+    def recorded(self, clients: int) -> Callable[[], None]:
+        """What replays the step of so many clients, after a round in which it was recorded."""
+        assert self._program is not None
+        return self._program.replay(clients)
+
     def close(self) -> None:
         """Forget the program, and with it its graphs and their memory."""
         self._program = self._eager = None
@@ -90,13 +95,11 @@ class GraphProgram(ABC):
         self.cohort: Client = tree.map(own, lineup.cohort)
         self.at: Progress = lineup.begin()
         self.batch: Batch = tree.map(torch.clone, next(lineup.batches()))
-        self.sizes = self.choose_sizes(len(lineup.steps))
+        self.examples = lineup.examples
+        self.index = torch.zeros_like(self.batch.mask, dtype=torch.int64)
+        self.sizes = many_sizes(len(lineup.steps))
         self._replays: dict[int, Callable[[], None]] = {}
         self._compiler: Compiler | None = recorder.compile
-
-    @abstractmethod
-    def choose_sizes(self, clients: int) -> list[int]:
-        """The numbers of clients for which there is a recording, from the smallest to all."""
 
     @abstractmethod
     def body(self, n: int, compiler: Compiler | None) -> Body:
@@ -113,16 +116,37 @@ class GraphProgram(ABC):
             for cohort in (self.cohort, lineup.cohort)
         )
         width = self.batch.mask.shape[1]
-        return lineup.task == self.task and mine == theirs and lineup.width == width
+        same_data = getattr(lineup.examples, "x", None) is getattr(self.examples, "x", None)
+        same_task = lineup.task == self.task and lineup.width == width
+        return same_task and same_data and mine == theirs
 
     def run(self, lineup: Lineup) -> Progress:
         """Take every client through all its steps."""
         self.load(lineup)
-        for t, batch in enumerate(lineup.batches()):
-            copy(self.batch, batch)
+        for t, _ in enumerate(self._feed(lineup)):
             active = lineup.active(t)
-            self._replay(next(n for n in self.sizes if n >= active))()
+            self.replay(next(n for n in self.sizes if n >= active))()
         return self.progress()
+
+    def _feed(self, lineup: Lineup) -> Iterator[None]:
+        """Put the batches of each step in their place, or the numbers of their examples."""
+        if self.examples is None:
+            for batch in lineup.batches():
+                copy(self.batch, batch)
+                yield
+            return
+        for index, mask in zip(*lineup.rows(), strict=True):
+            self.index.copy_(index)
+            self.batch.mask.copy_(mask)
+            yield
+
+    def _gather(self, n: int) -> None:
+        """Fetch the examples of the first ``n`` clients' batches; a part of what is recorded."""
+        if self.examples is not None:
+            rows = self.index[:n].flatten()
+            places = tree.leaves((self.batch.x, self.batch.y))
+            for (_, to), (_, source) in zip(places, tree.leaves(self.examples), strict=True):
+                torch.index_select(source, 0, rows, out=to[:n].flatten(0, 1))
 
     def load(self, lineup: Lineup) -> None:
         """Put the clients of a round in their places, before the first step."""
@@ -137,7 +161,8 @@ class GraphProgram(ABC):
         """How far the clients are, in memory that the next round leaves alone."""
         return tree.map(torch.clone, self.at)
 
-    def _replay(self, n: int) -> Callable[[], None]:
+    def replay(self, n: int) -> Callable[[], None]:
+        """What takes the first ``n`` clients, one of the `sizes`, a step further."""
         if n not in self._replays:
             before = self.progress()
             self._replays[n] = self._record(n)
@@ -146,7 +171,13 @@ class GraphProgram(ABC):
 
     def _record(self, n: int) -> Callable[[], None]:
         try:
-            return self.recorder.capture(self.body(n, self._compiler))
+            step = self.body(n, self._compiler)
+
+            def body() -> None:
+                self._gather(n)
+                step()
+
+            return self.recorder.capture(body)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -156,3 +187,8 @@ class GraphProgram(ABC):
             warnings.warn(f"the step is not compiled, so it is slower: {reason}", stacklevel=2)
             self._compiler = None
             return self._record(n)
+
+
+def many_sizes(clients: int) -> list[int]:
+    """Every number, or every second, third, ...: for steps of which each is a capture alone."""
+    return sorted(range(clients, 0, -max(1, clients // 16)))

@@ -11,7 +11,7 @@ from torch.func import vmap
 from gcfed.core import tree
 from gcfed.core.batches import Batches
 from gcfed.core.client import RECEIVED, Client, ClientTask, Job, Progress, Trained
-from gcfed.core.types import Batch
+from gcfed.core.types import Batch, Examples
 from gcfed.errors import InputError
 
 T = TypeVar("T")
@@ -62,19 +62,38 @@ class Lineup:
 
     def batches(self) -> Iterator[Batch]:
         """The batches of all clients, step by step; a client that has finished gets padding."""
-        busy = sum(n > 0 for n in self.steps)
         for batch in self._batches():
-            batch.mask[busy:] = False
+            batch.mask[self._busy :] = False
             yield batch
 
     def _batches(self) -> Iterator[Batch]:
-        width, steps, data = self.width, self.steps[0], self.jobs[0].batches.data
-        if all(job.batches.data.examples.x is data.examples.x for job in self.jobs):
-            plans = [plan for job in self.jobs for plan in job.batches.plans]
-            yield from Batches(data, [plans[k] for k in self.order]).stacked(width, steps)
+        width, steps = self.width, self.steps[0]
+        if self.examples is not None:
+            yield from self._together().stacked(width, steps)
             return
         for parts in zip(*(job.batches.stacked(width, steps) for job in self.jobs), strict=True):
             yield tree.take(tree.concat(parts), self.order)
+
+    @property
+    def _busy(self) -> int:
+        return sum(n > 0 for n in self.steps)
+
+    @property
+    def examples(self) -> Examples | None:
+        """Where all clients' examples lie, if that is one place."""
+        first = self.jobs[0].batches.data.examples
+        same = all(job.batches.data.examples.x is first.x for job in self.jobs)
+        return first if same else None
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """`batches` by the numbers of their `examples`, and which of these are no padding."""
+        index, mask = self._together().rows(self.width, self.steps[0])
+        mask[:, self._busy :] = False
+        return index, mask
+
+    def _together(self) -> Batches:
+        plans = [plan for job in self.jobs for plan in job.batches.plans]
+        return Batches(self.jobs[0].batches.data, [plans[k] for k in self.order])
 
     def begin(self) -> Progress:
         """All clients before their first step, in memory of their own."""

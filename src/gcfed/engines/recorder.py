@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule
 
 from gcfed.engines.tracing import inductor
@@ -26,8 +27,8 @@ class Recorder(ABC):
         """Inside, this recorder's device is the one in use."""
 
     @abstractmethod
-    def compile(self, trace: GraphModule) -> Callable[..., Any]:
-        """Faster code of a trace."""
+    def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
+        """Faster code of a trace, for any number of clients if given examples of that kind."""
 
     @abstractmethod
     def branches(self, count: int) -> SideBySide:
@@ -50,8 +51,8 @@ class CudaRecorder(Recorder):
     def guard(self) -> AbstractContextManager[object]:
         return torch.cuda.device(self._device)
 
-    def compile(self, trace: GraphModule) -> Callable[..., Any]:
-        return inductor(trace)
+    def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
+        return inductor(trace, examples)
 
     def branches(self, count: int) -> SideBySide:
         streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]

@@ -40,10 +40,6 @@ class StreamProgram(GraphProgram):
         self._side_by_side = recorder.branches(len(lineup.steps))
         self._steps: dict[Compiler | None, Traced[tuple[()]]] = {}
 
-    def choose_sizes(self, clients: int) -> list[int]:
-        """Every number, or every second, third, ...: a graph costs a capture, no compilation."""
-        return sorted(range(clients, 0, -max(1, clients // 16)))
-
     def load(self, lineup: Lineup) -> None:
         super().load(lineup)
         for k, mine in enumerate(self._clients):

@@ -12,16 +12,18 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule
 
 from gcfed.core import tree
-from gcfed.core.torch_internals import make_fx
+from gcfed.core.torch_internals import compile_for_any_number, make_fx
 
 T = TypeVar("T")
 
-Compiler = Callable[[GraphModule], Callable[..., Any]]
-"""Makes faster code of a trace."""
+Compiler = Callable[[GraphModule, Sequence[Tensor] | None], Callable[..., Any]]
+"""Makes faster code of a trace; for any number of clients if given examples of that kind."""
 
 
-def inductor(trace: GraphModule) -> Callable[..., Any]:
-    """Torch's compiler, for these shapes alone."""
+def inductor(trace: GraphModule, examples: Sequence[Tensor] | None = None) -> Callable[..., Any]:
+    """Torch's compiler."""
+    if examples is not None:
+        return compile_for_any_number(trace, examples)
     return torch.compile(trace, dynamic=False)
 
 
@@ -52,7 +54,7 @@ class Traced(Generic[T]):
         module.recompile()
         self._shape = tree.map(lambda _: _PLACE, shape[-1])
         # torch.compile on ``fn`` itself would compile nothing, and not say so
-        self._run = module if compiler is None else compiler(module)
+        self._run = module if compiler is None else compiler(module, None)
 
     def __call__(self, *arguments: Any) -> T:
         return self.on_leaves([x for _, x in tree.leaves(arguments)])

@@ -51,7 +51,7 @@ def as_products(model: Model) -> Model:
     return model.rewritten(multiply_patches)
 
 
-def multiply_patches(module: nn.Module) -> list[str]:
+def multiply_patches(module: nn.Module) -> tuple[nn.Module, list[str]]:
     """A pass that replaces plain convolutions by products."""
     return replace_modules(module, _product)
 

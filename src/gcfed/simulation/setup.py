@@ -118,7 +118,8 @@ class Setup:
     @cached_property
     def chosen(self) -> Choice:
         """Which engine trains this run, and why it is this one."""
-        return choose(self.engine, self.model, self.schedule.batch_size)
+        rounds = resolve(self.precision, self.device) != "float32"
+        return choose(self.engine, self.model, self.schedule.batch_size, rounds=rounds)
 
     @property
     def device(self) -> torch.device:

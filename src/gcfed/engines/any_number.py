@@ -1,0 +1,87 @@
+"""A step traced once for any number of clients.
+
+``vmap`` cannot be traced while the number of clients is a symbol, because many of its rules ask
+for it.  So a step is traced, on tensors without memory, for a number that occurs nowhere else: a
+large prime.  Every multiple of it in the trace is then a multiple of the number of clients.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate
+
+from gcfed.core import tree
+from gcfed.core.torch_internals import make_fx, unknown_number, without_memory
+from gcfed.engines.tracing import Compiler
+
+PRIME = 1_000_003
+USUAL = 8
+"""Code is made as for so many clients, so that no bit depends on how many there are at first."""
+
+
+class AnyNumber:
+    """``fn``, which writes into its arguments, for any number of clients.
+
+    ``mapped`` says of each tensor inside the arguments, in the order of `tree.leaves`, whether its
+    first axis is the clients'.
+    """
+
+    def __init__(
+        self, fn: Callable[..., object], arguments: tuple[Any, ...], mapped: Sequence[bool]
+    ) -> None:
+        self._mapped = list(mapped)
+        self._leaves = [x for _, x in tree.leaves(arguments)]
+        if any(n % PRIME == 0 for x in self._leaves for n in x.shape if n):
+            raise ValueError(f"a tensor has a multiple of {PRIME} rows")
+
+        def on_leaves(*flat: Tensor) -> list[Tensor]:
+            fn(*tree.unflatten(arguments, flat))
+            return []
+
+        with without_memory():
+            self._trace = make_fx(on_leaves)(*self._examples(PRIME))
+        _make_symbolic(self._trace, self._mapped.index(True))
+
+    def compiled(self, compiler: Compiler | None) -> Callable[..., Any]:
+        """What runs the step on the tensors inside its arguments, as many clients as come."""
+        if compiler is None:
+            return self._trace
+        with unknown_number(USUAL) as clients:
+            examples = self._examples(clients)
+        return compiler(self._trace, examples)
+
+    def _examples(self, clients: int) -> list[Tensor]:
+        return [
+            torch.empty((clients, *x.shape[1:]) if own else x.shape, dtype=x.dtype, device=x.device)
+            for x, own in zip(self._leaves, self._mapped, strict=True)
+        ]
+
+
+def _make_symbolic(trace: GraphModule, mapped: int) -> None:
+    """Replace every multiple of the prime by one of the length of a mapped placeholder."""
+    graph = trace.graph
+    graph.eliminate_dead_code()
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(placeholders[-1]):
+        clients = graph.call_function(torch.ops.aten.sym_size.int, (placeholders[mapped], 0))
+    multiples: dict[int, Node] = {1: clients}
+
+    def replaced(value: Any) -> Any:
+        if not isinstance(value, int) or not value or value % PRIME:
+            return value
+        times = value // PRIME
+        if times not in multiples:
+            with graph.inserting_after(clients):
+                multiples[times] = graph.call_function(operator.mul, (clients, times))
+        return multiples[times]
+
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node is not clients:
+            node.args = map_aggregate(node.args, replaced)
+            node.kwargs = map_aggregate(node.kwargs, replaced)
+    graph.lint()
+    trace.recompile()

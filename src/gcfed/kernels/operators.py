@@ -1,0 +1,236 @@
+"""Layers with a client axis as operators of torch, on the Triton kernels of `tiles`.
+
+Each takes tensors whose first axis is the client's.  Mapped by ``vmap``, the mapped axis and that
+one become one, so that a layer written for one client runs for all of them at once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcfed.kernels import tiles
+from gcfed.kernels.tuning import convolve_tile, power, weights_tile
+
+NAMESPACE = "gcfed"
+
+
+def operator(fake: Callable[..., Any], out_axes: tuple[int, ...]) -> Callable[..., Any]:
+    """Make an operator of a function of client-first tensors.
+
+    ``fake`` says the shapes of what it gives, and ``out_axes`` where their client axis is.
+    """
+
+    def make(fn: Callable[..., Any]) -> Any:
+        name = f"{NAMESPACE}::{fn.__name__}"
+        torch.library.define(name, torch.library.infer_schema(fn, mutates_args=()))
+        for device in ("CPU", "CUDA"):
+            torch.library.impl(name, device, fn)
+        torch.library.register_fake(name, fake)
+        call = getattr(getattr(torch.ops, NAMESPACE), fn.__name__).default
+        torch.library.register_vmap(name, _over_clients(call, out_axes))
+        return call
+
+    return make
+
+
+def _over_clients(call: Callable[..., Any], out_axes: tuple[int, ...]) -> Callable[..., Any]:
+    def mapped(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        n = info.batch_size
+        folded = [_fold(x, axis, n) for x, axis in zip(args, in_dims, strict=True)]
+        out = call(*folded)
+        several = isinstance(out, tuple)
+        parts = [
+            x.unflatten(axis, (n, -1))
+            for x, axis in zip(out if several else (out,), out_axes, strict=True)
+        ]
+        return (tuple(parts), tuple(out_axes)) if several else (parts[0], out_axes[0])
+
+    return mapped
+
+
+def _fold(x: Any, axis: int | None, n: int) -> Any:
+    """The mapped axis and the client's as one; what is not mapped is repeated without a copy."""
+    if not isinstance(x, Tensor):
+        return x
+    x = x.expand(n, *x.shape) if axis is None else x.movedim(axis, 0)
+    return x.flatten(0, 1)
+
+
+def _client_stride(w: Tensor) -> int:
+    """From one client's weights to the next's; 0 where all share them."""
+    return w.stride(0) if w.shape[0] > 1 else 0
+
+
+def _inside(w: Tensor) -> Tensor:
+    """A tensor each of whose clients is contiguous; the clients may be the same memory."""
+    return w if w[0].is_contiguous() else w.contiguous()
+
+
+# ------------------------------------------------------------------------------- convolution
+
+
+def _convolve_shapes(
+    x: Tensor, w: Tensor, bias: Tensor | None, size: int, stride: int, relu: bool, pool: bool
+) -> tuple[Tensor, Tensor]:
+    rows, columns = ((side - size) // stride + 1 for side in x.shape[2:4])
+    if pool:
+        rows, columns = rows // 2, columns // 2
+    shape = (*x.shape[:2], rows, columns, w.shape[1])
+    return x.new_empty(shape), x.new_empty(shape if pool else (x.shape[0], 0), dtype=torch.uint8)
+
+
+@operator(_convolve_shapes, (0, 0))
+def convolve(
+    x: Tensor, w: Tensor, bias: Tensor | None, size: int, stride: int, relu: bool, pool: bool
+) -> tuple[Tensor, Tensor]:
+    """Convolve images that hold their border with kernels of ``size``; bias, ReLU, 2x2 max-pool.
+
+    ``x`` is [clients, images, rows, columns, channels] and ``w`` [clients, outputs, inputs of an
+    output], both of one dtype.  The second result says which of four pixels was the largest, 4
+    where ReLU let none through.
+    """
+    y, code = _convolve_shapes(x, w, bias, size, stride, relu, pool)
+    _launch_convolve(x, w, bias, y, code, size, stride, relu=relu, pool=pool, back=0)
+    return y, code
+
+
+def _launch_convolve(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    y: Tensor,
+    code: Tensor,
+    size: int,
+    stride: int,
+    *,
+    relu: bool,
+    pool: bool,
+    back: int,
+) -> None:
+    x, w = x.contiguous(), _inside(w)
+    clients, images, rows, columns, out = y.shape
+    m, e = images * rows * columns, size * size * x.shape[4]
+    bm, bn, be, warps, stages = convolve_tile(m, e, out, pool, x.element_size())
+    tiles.convolve[(-(-m // bm), -(-out // bn), clients)](
+        x, w, x if bias is None else bias.contiguous(), y, code, _client_stride(w),
+        m, rows, columns, x.shape[2], x.shape[3], x.shape[4], out, size, e, stride,
+        bias is not None, relu, pool, back, bm, bn, be, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+
+
+def _convolve_back_shape(g: Tensor, w: Tensor, size: int, channels: int) -> Tensor:
+    rows, columns = (side - size + 1 for side in g.shape[2:4])
+    return g.new_empty(*g.shape[:2], rows, columns, channels)
+
+
+@operator(_convolve_back_shape, (0,))
+def convolve_back(g: Tensor, w: Tensor, size: int, channels: int) -> Tensor:
+    """The gradient of what `convolve` read, from that of what it made, which holds its border.
+
+    ``w`` is as there; of the channels of its inputs the first ``channels`` are wanted.
+    """
+    dx = _convolve_back_shape(g, w, size, channels)
+    back = w.shape[2] // size**2
+    _launch_convolve(g, w, None, dx, dx, size, 1, relu=False, pool=False, back=back)
+    return dx
+
+
+def _weights_shapes(
+    x: Tensor, g: Tensor, size: int, stride: int, border: int
+) -> tuple[Tensor, Tensor]:
+    m, e, out = _pixels(x, size, stride), size * size * x.shape[4], g.shape[4]
+    parts = -(-m // weights_tile(m, e, out)[-1])
+    like: dict[str, Any] = {"dtype": torch.float32}
+    clients = x.shape[0]  # which may be a symbol, and `len` would make it a number
+    return x.new_empty(parts, clients, out, e, **like), x.new_empty(parts, clients, out, **like)
+
+
+def _pixels(x: Tensor, size: int, stride: int) -> int:
+    rows, columns = ((side - size) // stride + 1 for side in x.shape[2:4])
+    return int(x.shape[1] * rows * columns)
+
+
+@operator(_weights_shapes, (1, 1))
+def convolution_weights(
+    x: Tensor, g: Tensor, size: int, stride: int, border: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of kernels and biases, in parts [parts, clients, ...] to be summed.
+
+    ``g`` is the gradient of the outputs, after a border of so many rows and columns.
+    """
+    x, g = x.contiguous(), g.contiguous()
+    parts, biases = _weights_shapes(x, g, size, stride, border)
+    rows, columns = ((side - size) // stride + 1 for side in x.shape[2:4])
+    m, out, e = _pixels(x, size, stride), parts.shape[2], parts.shape[3]
+    be, bn, bm, stages, per = weights_tile(m, e, out)
+    tiles.convolution_weights[(-(-e // be) * -(-out // bn), len(x), len(parts))](
+        x, g, parts, biases,
+        len(x), m, per, rows, columns, x.shape[2], x.shape[3], x.shape[4], out,
+        size, e, stride, g.shape[2], g.shape[3], border, be, bn, bm,
+        num_warps=4, num_stages=stages if x.element_size() == 2 else 2,
+    )  # fmt: skip
+    return parts, biases
+
+
+# ------------------------------------------------------------------------------------ linear
+
+SPLIT = 512
+"""How many inputs of a linear layer one program sums over."""
+
+
+def _multiply_shape(x: Tensor, w: Tensor) -> Tensor:
+    parts = -(-x.shape[2] // SPLIT)
+    return x.new_empty(parts, *x.shape[:2], w.shape[1], dtype=torch.float32)
+
+
+@operator(_multiply_shape, (1,))
+def multiply(x: Tensor, w: Tensor) -> Tensor:
+    """x w^T, in parts [parts, clients, examples, outputs] to be summed."""
+    x, w = x.contiguous(), _inside(w)
+    parts = _multiply_shape(x, w)
+    clients, b, inputs = x.shape
+    out = w.shape[1]
+    bb, bo, bi = power(b, 16, 64), power(out, 16, 128), power(inputs, 16, 64)
+    tiles.multiply[(-(-out // bo), len(parts) * -(-b // bb), clients)](
+        x, w, parts, _client_stride(w), clients, b, inputs, out, SPLIT, bb, bo, bi,
+        num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return parts
+
+
+def _multiply_back_shape(g: Tensor, w: Tensor) -> Tensor:
+    return g.new_empty(*g.shape[:2], w.shape[2])
+
+
+@operator(_multiply_back_shape, (0,))
+def multiply_back(g: Tensor, w: Tensor) -> Tensor:
+    """g w: the gradient of a linear layer's inputs."""
+    g, w = g.contiguous(), _inside(w)
+    dx = _multiply_back_shape(g, w)
+    clients, b, out = g.shape
+    inputs = w.shape[2]
+    bb, bi, bo = power(b, 16, 64), power(inputs, 16, 64), power(out, 16, 32)
+    tiles.multiply_back[(-(-inputs // bi), -(-b // bb), clients)](
+        g, w, dx, _client_stride(w), b, inputs, out, bb, bi, bo, num_warps=4, num_stages=4
+    )
+    return dx
+
+
+def _linear_weights_shape(x: Tensor, g: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], g.shape[2], x.shape[2], dtype=torch.float32)
+
+
+@operator(_linear_weights_shape, (0,))
+def linear_weights(x: Tensor, g: Tensor) -> Tensor:
+    """g^T x: the gradient of a linear layer's weights."""
+    x, g = x.contiguous(), g.contiguous()
+    dw = _linear_weights_shape(x, g)
+    clients, b, inputs = x.shape
+    out = g.shape[2]
+    bb, bi, bo = power(b, 16, 64), power(inputs, 16, 128), power(out, 16, 64)
+    tiles.linear_weights[(-(-inputs // bi), -(-out // bo), clients)](
+        x, g, dw, b, inputs, out, bo, bi, bb, num_warps=4, num_stages=2
+    )
+    return dw

@@ -1,0 +1,219 @@
+"""Triton kernels for the layers of many clients, each with weights of its own.
+
+Every tensor has a client axis first.  Images lie with their channels innermost and carry their
+border of zeros, so that the inputs of an output pixel are a few contiguous pieces.  Operands are
+bfloat16, or float32 rounded to TF32; sums are float32, in an order that depends on one client's
+shapes alone: no atomics, and the same bits whoever trains beside.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _larger(a, b):
+    """The larger of two, or NaN."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _masked(at, a, b, RAGGED_A: tl.constexpr, RAGGED_B: tl.constexpr):
+    """What lies at ``at`` where a and b hold, else zero; masks of full tiles are left out."""
+    if RAGGED_A > 0:
+        if RAGGED_B > 0:
+            return tl.load(at, mask=a & b, other=0.0)
+        else:
+            return tl.load(at, mask=a, other=0.0)
+    elif RAGGED_B > 0:
+        return tl.load(at, mask=b, other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def convolve(
+    X, W, BIAS, Y, CODE, client_w,
+    M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr, STRIDE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BACK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Y = X * W + BIAS, then ReLU, then the largest of 2x2 with CODE saying which (4: none).
+
+    X [clients, images, HEIGHT, WIDTH, CI] holds its border; W [clients, CO, E] has the weights of
+    the E inputs of an output, row by row of the kernel; a program makes BM pixels of BN channels.
+    BACK: X is the gradient of what W made, and Y that of what it was made of: W is [clients, CI,
+    places of the kernel, BACK], read from its last place to its first.
+    """
+    k = tl.program_id(2).to(tl.int64)
+    m = tl.minimum(tl.program_id(0) * BM + tl.arange(0, BM), M - 1)
+    co = tl.program_id(1) * BN + tl.arange(0, BN)
+    e = tl.arange(0, BE)
+    image = m // (ROWS * COLUMNS)
+    i = m // COLUMNS % ROWS
+    j = m % COLUMNS
+    step: tl.constexpr = STRIDE * (2 if POOL else 1)
+    x = X + k * (M // (ROWS * COLUMNS)) * (HEIGHT * WIDTH * CI)
+    x += ((image * HEIGHT + i * step) * WIDTH + j * step)[:, None] * CI
+    w = W + k * client_w
+    a0 = tl.zeros((BM, BN), tl.float32)
+    if POOL:
+        a1 = tl.zeros((BM, BN), tl.float32)
+        a2 = tl.zeros((BM, BN), tl.float32)
+        a3 = tl.zeros((BM, BN), tl.float32)
+    for e0 in range(0, E, BE):
+        f = e0 + e
+        at = x + (f // (KW * CI) * (WIDTH * CI) + f % (KW * CI))[None, :]
+        if BACK > 0:
+            place = E // CI - 1 - f // CI
+            weights = w + (f % CI * (E // CI * BACK) + place * BACK)[:, None] + co[None, :]
+        else:
+            weights = w + co[None, :] * E + f[:, None]
+        right = _masked(weights, (f < E)[:, None], (co < CO)[None, :], E % BE, CO % BN)
+        a0 = tl.dot(_masked(at, (f < E)[None, :], True, E % BE, 0), right, a0)
+        if POOL:
+            near = at + STRIDE * CI
+            below = at + STRIDE * WIDTH * CI
+            both = below + STRIDE * CI
+            a1 = tl.dot(_masked(near, (f < E)[None, :], True, E % BE, 0), right, a1)
+            a2 = tl.dot(_masked(below, (f < E)[None, :], True, E % BE, 0), right, a2)
+            a3 = tl.dot(_masked(both, (f < E)[None, :], True, E % BE, 0), right, a3)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    out = (k * M + m)[:, None] * CO + co[None, :]
+    kept = (m < M)[:, None] & (co < CO)[None, :]
+    y = a0
+    if POOL:
+        y = _larger(_larger(a0, a1), _larger(a2, a3))
+        code = tl.where(a0 == y, 0, tl.where(a1 == y, 1, tl.where(a2 == y, 2, 3)))
+    if HAS_BIAS:
+        y += tl.load(BIAS + k * CO + co, mask=co < CO, other=0.0).to(tl.float32)[None, :]
+    if POOL:
+        if RELU:
+            code = tl.where(y <= 0, 4, code)
+        tl.store(CODE + out, code.to(tl.uint8), mask=kept)
+    if RELU:
+        y = _larger(y, 0.0)
+    tl.store(Y + out, y.to(Y.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def convolution_weights(
+    X, G, PARTS, BIASES,
+    CLIENTS, M, PER, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr,
+    STRIDE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, BORDER: tl.constexpr,
+    BE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """PARTS [parts, clients, CO, E]: for each client, G^T X over each PER output pixels.
+
+    G [clients, images, TALL, WIDE, CO] begins with a BORDER.  BIASES are the
+    sums of G itself.
+    """
+    e_tiles = tl.cdiv(E, BE)
+    tile = tl.program_id(0)
+    f = tile % e_tiles * BE + tl.arange(0, BE)
+    co = tile // e_tiles * BN + tl.arange(0, BN)
+    k = tl.program_id(1).to(tl.int64)
+    part = tl.program_id(2)
+    first = tile % e_tiles == 0
+    images = M // (ROWS * COLUMNS)
+    x = X + k * images * (HEIGHT * WIDTH * CI)
+    x += (f // (KW * CI) * (WIDTH * CI) + f % (KW * CI))[None, :]
+    g = G + k * images * (TALL * WIDE * CO) + co[None, :]
+    total = tl.zeros((BE, BN), tl.float32)
+    bias = tl.zeros((BN,), tl.float32)
+    for m0 in range(part * PER, min((part + 1) * PER, M), BM):
+        m = m0 + tl.arange(0, BM)
+        live = m < min((part + 1) * PER, M)
+        m = tl.minimum(m, M - 1)
+        image = m // (ROWS * COLUMNS)
+        i = m // COLUMNS % ROWS
+        j = m % COLUMNS
+        place = ((image * HEIGHT + i * STRIDE) * WIDTH + j * STRIDE)[:, None] * CI
+        left = _masked(x + place, (f < E)[None, :], True, E % BE, 0)
+        place = ((image * TALL + i + BORDER) * WIDE + j + BORDER)[:, None] * CO
+        right = tl.load(g + place, mask=live[:, None] & (co < CO)[None, :], other=0.0)
+        total = tl.dot(tl.trans(left), right, total)
+        if first:
+            bias += tl.sum(right.to(tl.float32), 0)
+    out = (part * CLIENTS + k) * E * CO + f[:, None] + co[None, :] * E
+    tl.store(PARTS + out, total, mask=(f < E)[:, None] & (co < CO)[None, :])
+    if first:
+        tl.store(BIASES + (part * CLIENTS + k) * CO + co, bias, mask=co < CO)
+
+
+@triton.jit
+def multiply(
+    X, W, PARTS, client_w,
+    CLIENTS, B, IN: tl.constexpr, OUT: tl.constexpr, PER: tl.constexpr,
+    BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+):  # fmt: skip
+    """PARTS [parts, clients, B, OUT]: X W^T over each PER of the IN; W [clients, OUT, IN]."""
+    o = tl.program_id(0) * BO + tl.arange(0, BO)
+    part = tl.program_id(1) % tl.cdiv(IN, PER)
+    b = tl.program_id(1) // tl.cdiv(IN, PER) * BB + tl.arange(0, BB)
+    k = tl.program_id(2).to(tl.int64)
+    total = tl.zeros((BB, BO), tl.float32)
+    rows = (b < B)[:, None]
+    outputs = (o < OUT)[:, None]
+    for i0 in range(part * PER, min((part + 1) * PER, IN), BI):
+        i = i0 + tl.arange(0, BI)
+        real = (i < min((part + 1) * PER, IN))[None, :]
+        x = tl.load(X + (k * B + b)[:, None] * IN + i[None, :], mask=rows & real, other=0.0)
+        w = tl.load(W + k * client_w + o[:, None] * IN + i[None, :], mask=outputs & real, other=0.0)
+        total = tl.dot(x, tl.trans(w.to(X.dtype.element_ty)), total)
+    out = ((part * CLIENTS + k) * B + b)[:, None] * OUT + o[None, :]
+    tl.store(PARTS + out, total, mask=rows & (o < OUT)[None, :])
+
+
+@triton.jit
+def multiply_back(
+    G, W, DX, client_w,
+    B, IN: tl.constexpr, OUT: tl.constexpr,
+    BB: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """DX = G W: the gradient of a linear layer's input."""
+    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    b = tl.program_id(1) * BB + tl.arange(0, BB)
+    k = tl.program_id(2).to(tl.int64)
+    total = tl.zeros((BB, BI), tl.float32)
+    rows = (b < B)[:, None]
+    inputs = (i < IN)[None, :]
+    for o0 in range(0, OUT, BO):
+        o = o0 + tl.arange(0, BO)
+        g = tl.load(
+            G + (k * B + b)[:, None] * OUT + o[None, :], mask=rows & (o < OUT)[None, :], other=0.0
+        )
+        w = tl.load(
+            W + k * client_w + o[:, None] * IN + i[None, :],
+            mask=(o < OUT)[:, None] & inputs,
+            other=0.0,
+        )
+        total = tl.dot(g, w.to(G.dtype.element_ty), total)
+    out = (k * B + b)[:, None] * IN + i[None, :]
+    tl.store(DX + out, total.to(DX.dtype.element_ty), mask=rows & inputs)
+
+
+@triton.jit
+def linear_weights(
+    X, G, DW,
+    B, IN: tl.constexpr, OUT: tl.constexpr,
+    BO: tl.constexpr, BI: tl.constexpr, BB: tl.constexpr,
+):  # fmt: skip
+    """DW = G^T X: the gradient of a linear layer's weights, in one pass over them."""
+    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    k = tl.program_id(2).to(tl.int64)
+    total = tl.zeros((BO, BI), tl.float32)
+    for b0 in range(0, B, BB):
+        b = b0 + tl.arange(0, BB)
+        rows = (b < B)[:, None]
+        x = tl.load(
+            X + (k * B + b)[:, None] * IN + i[None, :], mask=rows & (i < IN)[None, :], other=0.0
+        )
+        g = tl.load(
+            G + (k * B + b)[:, None] * OUT + o[None, :], mask=rows & (o < OUT)[None, :], other=0.0
+        )
+        total = tl.dot(tl.trans(g), x, total)
+    out = (k * OUT + o)[:, None] * IN + i[None, :]
+    tl.store(DW + out, total, mask=(o < OUT)[:, None] & (i < IN)[None, :])

@@ -1,0 +1,277 @@
+"""Operators with a client axis against torch's own layers, run by Triton's interpreter on a CPU.
+
+The interpreter multiplies in float32, so that results agree to float32's precision; on a card
+operands are rounded (`tests/test_gpu.py`).
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+pytest.importorskip("triton")
+
+from gcfed import ALGORITHMS, Model, parse, start
+from gcfed.core import tree
+from gcfed.engines.any_number import PRIME, AnyNumber
+from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
+from gcfed.kernels.fitting import can_fuse, convolutions_fit, fits
+from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
+from gcfed.kernels.fusing import fuse_layers
+from gcfed.kernels.tuning import convolve_tile, weights_tile
+from gcfed.models import MODELS
+from gcfed.simulation.round import prepare
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for CPUs")
+
+
+@pytest.fixture(autouse=True)
+def single():
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(torch.float64)
+
+
+def agree(plain, operator, shape, clients=2, after=lambda y: y):
+    """Both layers' outputs and gradients, for clients each with weights of its own."""
+    weights = {n: torch.randn(clients, *p.shape) for n, p in plain.named_parameters()}
+    x = torch.randn(clients, *shape)
+
+    def results(layer, then):
+        def score(p, x):
+            y = then(functional_call(layer, p, (x,)))
+            return (y * torch.sin(y)).sum(), y
+
+        return vmap(grad(score, argnums=(0, 1), has_aux=True))(weights, x)
+
+    found, expected = results(operator, lambda y: y), results(plain, after)
+    for (path, a), (_, b) in zip(tree.leaves(found), tree.leaves(expected), strict=True):
+        assert (a - b).norm() <= 2e-5 * b.norm(), path
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "stride", "padding", "side", "bias"),
+    [
+        (3, 32, 5, 1, 2, 8, True),
+        (8, 20, 3, 1, 1, 6, False),
+        (8, 16, 3, 2, 1, 6, True),
+        (4, 16, 1, 2, 0, 6, False),
+        (5, 70, 3, 2, 1, 7, True),
+        (6, 10, 3, 1, 0, 5, True),
+        (2, 3, 1, 1, 0, 4, True),
+    ],
+)
+def test_convolutions(inputs, outputs, size, stride, padding, side, bias):
+    plain = nn.Conv2d(inputs, outputs, size, stride=stride, padding=padding, bias=bias)
+    agree(plain, FusedConv2d(plain), (2, inputs, side, side))
+
+
+@pytest.mark.parametrize(("side", "stride"), [(8, 1), (9, 1), (12, 2), (10, 2)])
+@pytest.mark.parametrize("pool", [False, True])
+def test_convolutions_with_what_follows(side, stride, pool):
+    """A side of 9 or 10 leaves an odd row, which no pool reads."""
+    plain = nn.Conv2d(6, 10, 3, stride=stride, padding=1)
+
+    def after(y):
+        return functional.max_pool2d(functional.relu(y), 2) if pool else functional.relu(y)
+
+    agree(plain, FusedConv2d(plain, relu=True, pool=pool), (2, 6, side, side), after=after)
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "rows"), [(70, 10, 5), (600, 33, 3), (1, 4, 70)])
+def test_linear_layers(inputs, outputs, rows):
+    plain = nn.Linear(inputs, outputs)
+    agree(plain, FusedLinear(plain), (rows, inputs))
+
+
+def test_a_linear_layer_of_several_axes_without_bias():
+    plain = nn.Linear(9, 5, bias=False)
+    agree(plain, FusedLinear(plain), (2, 3, 9))
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 5, 4), (3, 8, 6)])
+def test_group_norms(shape):
+    plain = nn.GroupNorm(4, 8)
+    agree(plain, FusedGroupNorm(plain), shape, clients=3)
+
+
+def test_weights_that_all_clients_share_are_not_copied():
+    plain = nn.Conv2d(3, 8, 3, padding=1)
+    layer, x = FusedConv2d(plain), torch.randn(4, 2, 3, 6, 6)
+    torch.testing.assert_close(vmap(layer)(x), vmap(plain)(x), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_that_is_not_a_number_is_lost():
+    plain = nn.Conv2d(1, 4, 1)
+    x = torch.ones(2, 1, 4, 4)
+    x[1, 0, 2, 2] = torch.nan
+    y = FusedConv2d(plain, relu=True, pool=True)(x)
+    assert y[1, :, 1, 1].isnan().all() and not y[0].isnan().any()
+
+
+def test_a_clients_bits_do_not_depend_on_who_trains_beside_it():
+    plain = nn.Conv2d(3, 8, 5, padding=2)
+    layer = FusedConv2d(plain, relu=True, pool=True)
+    weights = {n: torch.randn(5, *p.shape) for n, p in plain.named_parameters()}
+    x = torch.randn(5, 3, 3, 8, 8)
+    found = vmap(grad(lambda p, x: functional_call(layer, p, (x,)).sum()))
+    together, alone = found(weights, x), found(tree.take(weights, slice(2, 3)), x[2:3])
+    for name in weights:
+        assert torch.equal(together[name][2], alone[name][0])
+
+
+def test_tiles_go_by_one_clients_shapes():
+    for tile in (convolve_tile(3200, 800, 64, True, 2), convolve_tile(51200, 576, 64, False, 2)):
+        assert all(n & (n - 1) == 0 for n in tile[:3])
+    *_, pixels = weights_tile(12800, 800, 64)
+    assert 12800 / pixels * -(-800 // 128) >= 64  # programs, so that one client keeps a card busy
+
+
+def test_the_pass_says_what_it_replaced():
+    shapes = {"cnn": (3, 8, 8), "vgg11": (3, 32, 32), "resnet18": (3, 8, 8)}
+    for name, layers in (("cnn", 4), ("vgg11", 11), ("resnet18", 41)):
+        with torch.device("meta"):
+            module = MODELS.parse(name)(shapes[name], 10)
+        module, replaced = fuse_layers(module)
+        assert len(replaced) == layers
+        convolutions = [m for m in module.modules() if isinstance(m, FusedConv2d)]
+        assert not [m for m in module.modules() if type(m) is nn.Conv2d]
+        assert all(m.relu for m in convolutions) == (name != "resnet18")
+        assert sum(m.pool for m in convolutions) == {"cnn": 2, "vgg11": 5, "resnet18": 0}[name]
+
+
+class Branching(nn.Module):
+    """What no symbolic trace can follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4 * 64, 10)
+
+    def forward(self, x):
+        if x.mean() > 1000:
+            x = -x
+        return self.fc(functional.relu(self.conv(x)).flatten(1))
+
+
+class Repeating(nn.Module):
+    """A convolution that is called twice, and one whose output two read."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+        self.unused = nn.Linear(2, 2)
+        self.fc = nn.Linear(4 * 64, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.one(torch.relu(self.one(x))))
+        y = self.two(x)
+        return self.fc((torch.relu(y) + y).flatten(1))
+
+
+class Plain(Repeating):
+    def __init__(self):
+        super().__init__()
+        del self.unused
+
+
+@pytest.mark.parametrize("kind", [Branching, Repeating, Plain])
+def test_any_module_keeps_its_meaning(kind):
+    model = Model(kind())
+    twin = model.rewritten(fuse_layers)
+    x = torch.randn(2, 3, 8, 8)
+    for train in (True, False):
+        (found, _), (expected, _) = (
+            m(model.params, x, buffers={}, train=train) for m in (twin, model)
+        )
+        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
+    assert twin.uncast == {f"{n}.{p}" for n in twin.replaced for p in ("weight", "bias")}
+
+
+def test_only_plain_layers_fit():
+    hooked = nn.Linear(2, 2)
+    hooked.register_forward_hook(lambda *_: None)
+    assert fits(nn.Conv2d(2, 4, 3, padding=1)) and fits(nn.Linear(2, 2))
+    for layer in (
+        hooked,
+        nn.Conv2d(2, 4, 3, groups=2),
+        nn.Conv2d(2, 4, 3, dilation=2),
+        nn.Conv2d(2, 4, 7),
+        nn.Conv2d(2, 4, 3, stride=3),
+        nn.Conv2d(2, 4, (1, 3)),
+        nn.Conv2d(2, 4, 3, padding="same"),
+        nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"),
+        nn.GroupNorm(2, 4, affine=False),
+        nn.ReLU(),
+    ):
+        assert not fits(layer)
+    model = Model(nn.Sequential(nn.Conv2d(2, 4, 7), nn.Flatten(), nn.Linear(4, 2)))
+    assert not convolutions_fit(model) and not can_fuse(model, rounds=True)
+
+
+@pytest.fixture
+def lineup(make_setup):
+    """A step of three clients of the small network, in float32."""
+
+    def make(text):
+        setup = make_setup(parse(text), cohort_size=3)
+        return single_lineup(setup)
+
+    return make
+
+
+def single_lineup(setup):
+    model, data = setup.model, setup.data
+    model.params = tree.map(lambda w: w.float(), model.params)
+    x = data.x.float() if data.x.is_floating_point() else data.x
+    setup = replace(setup, model=model, data=replace(data, x=x))
+    return Lineup.of([prepare(setup, *start(setup), 0, [3, 7, 8])])
+
+
+CHAINS = ["fedlc(tau=0.1) + scaffold + gcfed", "fedprox(mu=0.1) + fedsam + localgc"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [*ALGORITHMS, *CHAINS])
+def test_every_algorithm_steps_as_on_the_plain_path(text, lineup):
+    line = lineup(text if text != "clip" else "clip(norm=1)")
+    at, batch = line.begin(), next(line.batches())
+    found, expected = (
+        over_clients(partial(advance, replace(line.task, model=model)), line.cohort, at, batch)
+        for model in (line.task.model.rewritten(fuse_layers), line.task.model)
+    )
+    for name, before in at.params.items():
+        moved, should = found.params[name] - before, expected.params[name] - before
+        assert (moved - should).norm() <= 1e-3 * should.norm() + 1e-7
+
+
+@pytest.mark.parametrize("text", ["gcfed", "scaffold"])
+def test_one_trace_serves_any_number_of_clients(text, lineup):
+    line = lineup(text)
+    task = replace(line.task, model=line.task.model.rewritten(fuse_layers))
+    at, batch, mapped = line.begin(), next(line.batches()), axes(line.cohort)
+    one = tree.map(lambda x, axis: x[0] if axis is None else x, line.cohort, mapped)
+    traced = []
+
+    def step(at, batch, one):
+        traced.append(len(batch.y))
+        found = vmap(partial(advance, task), (0, 0, mapped))(at, batch, one)
+        tree.map(lambda to, x: to.copy_(x), at, found)
+
+    own = [True for _ in tree.leaves((at, batch))]
+    run = AnyNumber(
+        step, (at, batch, one), own + [not is_shared(x) for _, x in tree.leaves(line.cohort)]
+    ).compiled(None)
+    assert traced == [PRIME]
+    for few in (slice(3), slice(1), slice(2)):
+        mine, theirs = (tree.map(torch.clone, tree.take(at, few)) for _ in range(2))
+        client = tree.take(line.cohort, few)
+        some = tree.map(lambda x, axis: x[0] if axis is None else x, client, mapped)
+        run(*(x for _, x in tree.leaves((mine, tree.take(batch, few), some))))
+        step(theirs, tree.take(batch, few), some)
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
