@@ -183,6 +183,19 @@ def test_as_the_authors_ran_it(method, steep, run, make_setup, close):
         assert reference.num_clipped > 0
 
 
+@pytest.mark.parametrize("method", ["FedProx", "FedLC", "FedNTD", "FedDecorr", "FedSOL"])
+@pytest.mark.parametrize("gc", ["GlobalGC", "GC-Fed"])
+def test_as_their_integration_test_composes_them(method, gc, steep, run, make_setup, close):
+    """A method's loss, logits or perturbation, and then P where GC has it."""
+    algorithm = parse(f"{METHODS[method]} + {METHODS[gc]}")
+    both = type("Both", (REFERENCES[method], REFERENCES[gc]), {})
+    changes = {**CHANGES, "rounds": 2, "module": steep}
+    close(
+        run(algorithm, **changes).server.params,
+        both(steep, make_setup(algorithm, **changes)).train(),
+    )
+
+
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedlc"])
 def test_what_clients_do_otherwise_they_do_on_every_engine(name, steep, on_every_engine):
     on_every_engine(parse(f"{name}@authors"), module=steep, **{**CHANGES, "rounds": 2})
