@@ -100,6 +100,7 @@ def test_type_checkers_see_the_names_that_are_there():
 def test_commands_stand_in_the_order_of_use(gcfed):
     out = gcfed("--help").out
     words = ["demo", "list", "data", "run", "sweep", "resume", "show", "compare", "verify", "check"]
+    words += ["theory"]
     places = [out.index(f"\n  {word} ") for word in words]
     assert places == sorted(places)
     for text in ("To begin with:", "Training:", "Results:", "docs/quickstart.md"):

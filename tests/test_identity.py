@@ -127,6 +127,12 @@ def test_numerics_count_for_the_runs_that_use_what_changed(monkeypatch):
     assert "numerics" not in of(tiny(model="cnn", dataset="fashion10k"))
 
 
+def test_scaffold_counts_as_other_numbers_where_float32_lost_more_than_last_bits():
+    versions = {m: of(tiny(algorithm="scaffold", momentum=m)).get("numerics") for m in (0.9, 0.99)}
+    assert versions == {0.9: None, 0.99: {"algorithm scaffold": 2}}
+    assert "numerics" not in of(tiny(algorithm="gcfed", momentum=0.99))
+
+
 @pytest.mark.parametrize("key", ["dataset", "partition", "sampler", "availability", "faults"])
 def test_every_named_part_has_numerics(monkeypatch, key):
     from gcfed.config.identity import NAMED

@@ -20,15 +20,18 @@ from gcfed.cli.resume import resume
 from gcfed.cli.run import run
 from gcfed.cli.show import show
 from gcfed.cli.sweep import sweep
+from gcfed.cli.theory import theory
 from gcfed.cli.verify import verify
 from gcfed.errors import InputError, unknown
 
 START, TRAIN, READ, EXTEND = "To begin with", "Training", "Results", "Your own"
+PAPER = "The paper"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     START: {"demo": demo, "list": list_, "inspect": inspect},
     TRAIN: {"run": run, "sweep": sweep, "resume": resume},
     READ: {"show": show, "compare": compare, "verify": verify},
     EXTEND: {"check": check},
+    PAPER: {"theory": theory},
 }
 """The commands by section, in the order in which a person comes to use them."""
 

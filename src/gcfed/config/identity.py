@@ -12,6 +12,7 @@ import torch
 
 from gcfed.algorithms import ALGORITHMS, spec
 from gcfed.algorithms.centralized import AbstractGC
+from gcfed.algorithms.corrected import Scaffold
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
@@ -151,6 +152,9 @@ def _numerics(experiment: Experiment) -> dict[str, int]:
         # runs of a model that is now centralized otherwise, and of no other, are other runs
         name = ALGORITHMS.name_of(type(part))
         if isinstance(part, AbstractGC) and not part.goes_by_axes(model.params, model.roles):
+            made_of[f"algorithm {name}"] = 1 + made_of.get(f"algorithm {name}", 1)
+        # its effective steps, once in float32, lost more than last bits above this momentum
+        if isinstance(part, Scaffold) and (experiment.setup.optimizer.momentum or 0) > 0.9:
             made_of[f"algorithm {name}"] = 1 + made_of.get(f"algorithm {name}", 1)
     versions = {"gcfed": NUMERICS, **made_of}
     return {part: version for part, version in versions.items() if version > 1}

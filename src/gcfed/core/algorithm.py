@@ -35,11 +35,13 @@ class Algorithm:
 
     A subclass overrides hooks, which stand in the order in which a round calls them.  ``claims``
     names what it cannot share with another part of a chain, ``needs`` what its equations take for
-    granted of a setup, ``ranges`` the numbers that its hyper-parameters may be.
+    granted of a setup, ``ranges`` the numbers that its hyper-parameters may be.  ``steps_last`` is
+    true of an algorithm whose step must be the one taken: no part after it may have an ``update``.
     """
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[Need]] = frozenset()
+    steps_last: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {}
 
     def __post_init__(self) -> None:
@@ -168,6 +170,14 @@ class Chain(Algorithm):
         for claim, names in claimants.items():
             if len(names) > 1:
                 raise InputError(f"{' and '.join(names)} cannot be chained: each sets the {claim}")
+        for i, part in enumerate(self.links):
+            later = [type(p) for p in self.links[i + 1 :] if type(p).update != Algorithm.update]
+            if part.steps_last and later:
+                name, others = type(part).__name__, " and ".join(p.__name__ for p in later)
+                raise InputError(
+                    f"{name} cannot stand before {others}, which may change the step that {name} "
+                    f"counts on: put {name} last"
+                )
 
     def check(self, params: Tree, roles: Mapping[str, Role]) -> None:
         for p in self.links:

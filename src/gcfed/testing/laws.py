@@ -63,11 +63,14 @@ def engines_agree(algorithm: Algorithm) -> None:
 
 
 def composes_with_gcfed(algorithm: Algorithm) -> None:
+    """Before GC-Fed, or after it where the algorithm must have the last word on the step."""
+    last = any(part.steps_last for part in parts(algorithm))
+    order, both = ("after", GCFed() + algorithm) if last else ("before", algorithm + GCFed())
     try:
-        one, all_ = (_run(algorithm + GCFed(), engine) for engine in ("sequential", "vectorized"))
+        one, all_ = (_run(both, engine) for engine in ("sequential", "vectorized"))
     except Exception as error:
-        raise LawBroken(f"it does not run before GC-Fed: {error}") from error
-    _compare("before GC-Fed, the engines disagree", _outcome(one), _outcome(all_))
+        raise LawBroken(f"it does not run {order} GC-Fed: {error}") from error
+    _compare(f"{order} GC-Fed, the engines disagree", _outcome(one), _outcome(all_))
 
 
 def fedavg_is_its_identity(algorithm: Algorithm) -> None:
