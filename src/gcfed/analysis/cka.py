@@ -54,7 +54,7 @@ class CKA(Probe):
 
     kernel: Literal["linear", "rbf"] = "linear"
     unbiased: bool = False
-    examples: int = 512
+    examples: int = 256
     batch: int = 256
     layers: tuple[str, ...] = ()
     against: tuple[GlobalModel, ...] = ("received", "new")
