@@ -1,8 +1,10 @@
 """A user's `nn.Module` as a pure function of its parameters, its buffers and a key."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from gcfed.core.passes import Pass
 from gcfed.core.roles import Role, roles_of
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
-from gcfed.errors import InputError
+from gcfed.errors import InputError, unknown
 from gcfed.registry import Registry
 
 MODELS: Registry[Callable[..., nn.Module]] = Registry("model")
@@ -150,6 +152,29 @@ class Model:
         names = centralized_names(self.params, self.roles)
         local = [name for name in names if name not in self.head]
         return described(self.params, self.roles, local, names)
+
+    @contextmanager
+    def outputs(self, layers: Mapping[str, str]) -> Iterator[Tree]:
+        """Inside, what modules return in evaluation mode, by the names that ``layers`` gives them.
+
+        ``layers`` are paths of modules by name; the empty path is the whole module.  Of several
+        tensors that a module returns, it is the first.  Each run of the model replaces what there
+        was, and so does each run of a module within one.
+        """
+        found: Tree = {}
+
+        def keep(name: str, module: nn.Module, args: Any, out: Any) -> None:
+            for _, tensor in islice(tree.leaves(out), 1):
+                found[name] = tensor.clone()  # the next module may write into it
+
+        modules = dict(self._shells[False].named_modules())
+        with ExitStack() as hooks:
+            for name, path in layers.items():
+                if path not in modules:
+                    raise unknown("module", path, filter(None, modules))
+                hook = modules[path].register_forward_hook(partial(keep, name))
+                hooks.callback(hook.remove)
+            yield found
 
     @contextmanager
     def _watch(self, train: bool) -> Iterator[list[Tensor]]:
