@@ -94,10 +94,14 @@ def test_a_linear_layer_of_several_axes_without_bias():
     agree(plain, FusedLinear(plain), (2, 3, 9))
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 5, 4), (3, 8, 6)])
-def test_group_norms(shape):
-    plain = nn.GroupNorm(4, 8)
-    agree(plain, FusedGroupNorm(plain), shape, clients=3)
+@pytest.mark.parametrize(
+    ("groups", "shape"), [(4, (3, 8, 5, 4)), (1, (2, 16, 3, 3)), (6, (2, 12, 2, 9)), (4, (3, 8, 6))]
+)
+@pytest.mark.parametrize("relu", [False, True])
+def test_group_norms(groups, shape, relu):
+    plain = nn.GroupNorm(groups, shape[1])
+    after = functional.relu if relu else lambda y: y
+    agree(plain, FusedGroupNorm(plain, relu=relu), shape, clients=3, after=after)
 
 
 def test_weights_that_all_clients_share_are_not_copied():
@@ -207,6 +211,7 @@ def test_only_plain_layers_fit():
         nn.Conv2d(2, 4, 3, padding="same"),
         nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"),
         nn.GroupNorm(2, 4, affine=False),
+        nn.GroupNorm(2, 6),
         nn.ReLU(),
     ):
         assert not fits(layer)

@@ -165,6 +165,7 @@ def _cohort(anchors: Tensor, lr: float) -> Client:
         memory={},
         buffers={},
         label_counts=anchors.new_zeros(n, 0),
+        filled_counts=anchors.new_zeros(n, 0),
         num_examples=anchors.new_ones(n),
         num_steps=anchors.new_ones(n),
         key=torch.zeros(n, 2, dtype=torch.int64),

@@ -16,7 +16,8 @@ def fits(layer: nn.Module) -> bool:
     if type(layer) is nn.Linear:
         return True
     if type(layer) is nn.GroupNorm:
-        return layer.affine
+        size = layer.num_channels // layer.num_groups
+        return layer.affine and size & (size - 1) == 0  # kernels are made of powers of two
     return type(layer) is nn.Conv2d and _is_plain(layer)
 
 

@@ -1,5 +1,6 @@
 """The pass that puts the operators in the place of a module's layers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
 def fuse_layers(module: nn.Module) -> tuple[nn.Module, list[str]]:
     """Replace plain convolutions, linear layers and group norms by operators.
 
-    The ReLU and the 2x2 max-pool after a convolution become part of it where the module can be
+    The ReLU and the 2x2 max-pool after a layer become part of it where the module can be
     traced symbolically and all of its parameters are met on the way; else layers are replaced one
     by one.
     """
@@ -32,11 +33,11 @@ def _operators(after: dict[str, list[str]]) -> Replacement:
     def replacement(name: str, layer: nn.Module) -> nn.Module | None:
         if not fits(layer):
             return None
+        following = after.get(name, [])
         if isinstance(layer, nn.Conv2d):
-            following = after.get(name, [])
             return FusedConv2d(layer, relu="relu" in following, pool="pool" in following)
         if isinstance(layer, nn.GroupNorm):
-            return FusedGroupNorm(layer)
+            return FusedGroupNorm(layer, relu="relu" in following)
         return FusedLinear(layer)  # type: ignore[arg-type]
 
     return replacement
@@ -64,18 +65,20 @@ def _followed(module: nn.Module) -> tuple[fx.Graph, dict[str, list[str]]] | None
     after: dict[str, list[str]] = {}
     for node in calls:
         layer = layers[node.target]
-        if type(layer) is nn.Conv2d and fits(layer) and targets.count(node.target) == 1:
-            after[node.target] = _absorb(graph, node, layers)
+        if fits(layer) and targets.count(node.target) == 1:
+            after[node.target] = _absorb(graph, node, layers, FOLLOWERS.get(type(layer), ()))
     graph.lint()
     return graph, after
 
 
-def _absorb(graph: fx.Graph, node: fx.Node, layers: dict[str, nn.Module]) -> list[str]:
-    """Take out of the graph the ReLU after a convolution, and the max-pool after that."""
+def _absorb(
+    graph: fx.Graph, node: fx.Node, layers: dict[str, nn.Module], wanted: Sequence[str]
+) -> list[str]:
+    """Take out of the graph what follows a layer that will do it too."""
     found = []
-    for name, is_one in (("relu", _is_relu), ("pool", _is_pool)):
+    for name in wanted:
         users = list(node.users)
-        if len(users) != 1 or not is_one(users[0], layers):
+        if len(users) != 1 or not KINDS[name](users[0], layers):
             break
         users[0].replace_all_uses_with(node)
         graph.erase_node(users[0])
@@ -120,3 +123,8 @@ def _is_pool(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
         and dilation in (1, (1, 1))
         and not ceil_mode
     )
+
+
+KINDS = {"relu": _is_relu, "pool": _is_pool}
+FOLLOWERS = {nn.Conv2d: ("relu", "pool"), nn.GroupNorm: ("relu",)}
+"""What operators can do after a layer, in this order."""

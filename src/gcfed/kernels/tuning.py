@@ -35,3 +35,8 @@ def weights_tile(m: int, e: int, out: int) -> tuple[int, int, int, int, int]:
     tiles = -(-e // be) * -(-out // bn)
     parts = -(-64 // tiles)  # so that one client alone is 64 programs
     return be, bn, bm, stages, max(2 * bm, -(-m // parts // bm) * bm)
+
+
+def channel_block(channels: int) -> int:
+    """How many channels a program normalises: the largest power of two up to 32 that divides."""
+    return next(n for n in (32, 16, 8, 4, 2, 1) if channels % n == 0)
