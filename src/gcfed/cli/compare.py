@@ -8,8 +8,8 @@ from gcfed.cli.completion import names_of
 from gcfed.cli.options import Plugins, RunPaths
 from gcfed.cli.reports import (
     COMPARED,
-    FILES,
     BaselineOption,
+    FormatOption,
     OutOption,
     PivotOption,
     PlotOption,
@@ -38,10 +38,7 @@ def compare(
     ] = None,
     baseline: BaselineOption = None,
     pivot: PivotOption = False,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", help="markdown, latex, csv, json or text.", rich_help_panel=FILES),
-    ] = None,
+    form: FormatOption = None,
     out: OutOption = None,
     plot: PlotOption = None,
     size: SizeOption = "two columns",
