@@ -1,5 +1,6 @@
 """The command that sets runs side by side."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +16,9 @@ from gcfed.cli.reports import (
     PlotOption,
     Report,
     SizeOption,
+    TableReport,
 )
+from gcfed.errors import InputError
 
 
 def compare(
@@ -38,6 +41,22 @@ def compare(
     ] = None,
     baseline: BaselineOption = None,
     pivot: PivotOption = False,
+    dynamics: Annotated[
+        bool,
+        typer.Option(
+            "--dynamics",
+            help="How the metric moved from evaluation to evaluation.",
+            rich_help_panel=COMPARED,
+        ),
+    ] = False,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            help="With --dynamics, a round to look at.",
+            show_default="the last",
+            rich_help_panel=COMPARED,
+        ),
+    ] = None,
     form: FormatOption = None,
     out: OutOption = None,
     plot: PlotOption = None,
@@ -53,10 +72,36 @@ def compare(
 
         gcfed compare runs --baseline fedavg
         gcfed compare runs --target 0.6 --out table.tex --plot curves.pdf
+        gcfed compare runs --dynamics --at 200
     """
+    if at is not None and not dynamics:
+        raise InputError("--at goes with --dynamics")
+    if dynamics:
+        if pivot or baseline is not None:
+            raise InputError("--dynamics goes with neither --pivot nor --baseline")
+        _show_dynamics(
+            runs, metric, target, at, TableReport(form, out), Report(None, None, plot, size)
+        )
+        return
     from gcfed.results.comparison import compare as compare_runs
 
     report = Report(form, out, plot, size, pivot)
     found = compare_runs(runs, metric=metric, target=target, baseline=baseline)
     report.show(found)
     report.write(found)
+
+
+def _show_dynamics(
+    runs: list[Path],
+    metric: str | None,
+    target: float | None,
+    at: int | None,
+    table: TableReport,
+    picture: Report,
+) -> None:
+    from gcfed.results.dynamics import dynamics
+
+    found = dynamics(runs, metric=metric, target=target, at=at)
+    table.show(found)
+    table.write(found)
+    picture.write(found.comparison)

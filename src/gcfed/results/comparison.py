@@ -15,6 +15,7 @@ from gcfed.results.entries import (
     p_value,
     pivot_column,
     seeds,
+    target_text,
     value_column,
 )
 from gcfed.results.groups import Runs, collect, differing, group, tasks
@@ -166,7 +167,7 @@ class Comparison:
     def _columns(self) -> tuple[str, ...]:
         columns = ["method", "seeds", f"final{self.metric.unit}", f"best{self.metric.unit}"]
         if self.target is not None:
-            target = f"{100 * self.target:g} %" if self.metric.percent else f"{self.target:g}"
+            target = target_text(self.target, self.metric)
             columns += [f"{unit} to {target}" for unit in ("rounds", "MB")]
         if self.baseline is not None:
             columns += [f"minus {self.baseline} [95 % CI]", "p"]
