@@ -14,8 +14,11 @@ from torch import nn
 import gcfed as library
 from gcfed import InputError, load_run, resume, run, simulate, verify
 from gcfed.analysis import PROBES, Drift, Observation, Probe
+from gcfed.analysis.drift import products
 from gcfed.analysis.probe import make_probes, measure
 from gcfed.config.build import build
+from gcfed.core.centralization import centralize
+from gcfed.core.roles import Role
 from gcfed.core.types import Upload
 from gcfed.runs.store import RunStore
 
@@ -84,12 +87,65 @@ def test_drift_by_hand(make_setup):
     assert found["centred"] == pytest.approx(2 * 1.75**2 / square)  # the row's mean, twice
 
 
+def test_drift_of_layers_head_and_features_by_hand(make_setup):
+    """Clients send (2, 0 | 1) and (0, 2 | 1) in a layer, and (3, 3) and (-1, -1) in the head."""
+    body, bias = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]), torch.tensor([[1.0], [1.0]])
+    head = torch.tensor([[[3.0, 3.0]], [[-1.0, -1.0]]])
+    deltas = {"fc1.weight": body, "fc1.bias": bias, "fc2.weight": head}
+    view = seen(deltas, make_setup)
+    weights = {"fc1.weight": torch.tensor([[1.0, 3.0], [0.0, 4.0]]), "fc1.bias": torch.ones(2)}
+    weights["fc2.weight"] = torch.tensor([[2.0, -2.0]])
+    server = view.result.server._replace(params=weights)
+    found = Drift().measure(replace(view, result=replace(view.result, server=server)))
+
+    def of(number):
+        whole = [f"{part}{number}" for part in ("", "head_", "features_")]
+        return [found[name] for name in (*whole, f"{number}.fc1", f"{number}.fc2")]
+
+    features, last = 5**0.5, (18**0.5 + 2**0.5) / 2
+    both = (23**0.5 + 7**0.5) / 2
+    assert of("norm") == pytest.approx([both, last, features, features, last])
+    # the means are (1, 1 | 1) and (1, 1)
+    assert of("mean_norm") == pytest.approx([5**0.5, 2**0.5, 3**0.5, 3**0.5, 2**0.5])
+    pair = (0 + 1 - 6) / (23 * 7) ** 0.5
+    assert of("pair_cosine") == pytest.approx([pair, -1, 1 / 5, 1 / 5, -1])
+    mean = ((2 + 1 + 6) / (23 * 5) ** 0.5 + (2 + 1 - 2) / (7 * 5) ** 0.5) / 2
+    assert of("mean_cosine") == pytest.approx([mean, 0, 3 / 15**0.5, 3 / 15**0.5, 0])
+    assert of("variance") == pytest.approx([10, 8, 2, 2, 8])
+    # P takes (1, 1) away from each row of fc1, and all there is in the head
+    assert of("centred") == pytest.approx([4 / 5, 1, 2 / 3, 2 / 3, 1])
+    shares = ((2 + 18) / 23 + (2 + 2) / 7) / 2
+    assert of("client_centred") == pytest.approx([shares, 1, 2 / 5, 2 / 5, 1])
+    # the rows of the weights have means of 2, 2 and 0, and two numbers each
+    assert of("distance") == pytest.approx([4, 0, 4, 4, 0])
+
+
+def test_what_drift_takes_for_removed_is_what_p_removes():
+    """Also where a weight is stored [in, out], is divided into groups, or is a bias."""
+    shapes = {
+        Role("linear"): (3, 4),
+        Role("linear", output_axis=1): (3, 4),
+        Role("convolution", groups=2): (6, 2, 3, 3),
+        Role("convolution", output_axis=1, groups=2): (6, 2, 3, 3),
+        Role("bias"): (5,),
+        Role("embedding"): (7, 2),
+    }
+    for role, shape in shapes.items():
+        x = torch.randn(3, *shape, dtype=torch.float64)
+        found = products(x, role)
+        removed = [y - centralize(y, role=role) for y in x]
+        wanted = torch.stack([y.square().sum() for y in removed])
+        torch.testing.assert_close(found.removed, wanted)
+        torch.testing.assert_close(found.mean_removed, torch.stack(removed).mean(0).square().sum())
+        torch.testing.assert_close(found.gram, x.flatten(1) @ x.flatten(1).T)
+
+
 def test_equal_clients_do_not_drift_and_gc_leaves_nothing_to_centre(make_setup):
     row = torch.randn(1, 4, 6, dtype=torch.float64)
     row = row - row.mean(2, keepdim=True)
     found = Drift().measure(seen({"weight": row.repeat(3, 1, 1)}, make_setup))
     assert found["pair_cosine"] == pytest.approx(1) and found["mean_cosine"] == pytest.approx(1)
-    assert found["variance"] == pytest.approx(0, abs=1e-20)
+    assert found["variance"] == pytest.approx(0, abs=1e-12)
     assert found["centred"] == pytest.approx(0, abs=1e-20)
 
 
@@ -170,6 +226,24 @@ def test_verify_notices_a_measurement_that_was_changed(tmp_path):
     assert verify(tmp_path / "a").differs == 1
 
 
+def test_show_says_what_share_of_the_time_each_probe_took(tmp_path, gcfed):
+    run(tiny(rounds=3, probes=["drift", "cka(every=2)"]), tmp_path / "a")
+    timings = load_run(tmp_path / "a").timings
+    assert [list(t["probes"]) for t in timings] == [["drift", "cka"], ["drift"], ["drift", "cka"]]
+    assert all(0 < sum(t["probes"].values()) < t["seconds"] for t in timings)
+    for timing, seconds in zip(timings, ((1, 2), (1,), (1, 2)), strict=True):
+        timing |= {"seconds": 10, "probes": dict(zip(("drift", "cka"), seconds, strict=False))}
+    text = "".join(json.dumps(timing) + "\n" for timing in timings)
+    (tmp_path / "a" / "timings.jsonl").write_text(text)
+    said = gcfed("show", tmp_path / "a").out
+    assert "drift 10 % of the time, cka 13 % of the time" in said
+    (tmp_path / "a" / "timings.jsonl").write_text(text.replace('"cka": 2', '"cka": "2"'))
+    answer = gcfed("show", tmp_path / "a")
+    assert answer.code == 2 and "line 1, probes is damaged: cka is '2'" in answer.err
+    run(tiny(), tmp_path / "plain")
+    assert "probes" not in gcfed("show", tmp_path / "plain").out
+
+
 def test_a_frame_has_what_was_measured(tmp_path):
     run(tiny(rounds=2, probes=["drift"]), tmp_path / "a")
     found = library.frame(tmp_path / "a")
@@ -187,8 +261,9 @@ def test_fit_measures_too():
 def test_a_round_without_clients_has_no_drift(make_setup):
     setup = make_setup(library.parse("fedavg"), keep=frozenset({"uploads"}))
     result = replace(next(simulate(setup)), ids=[], uploads=None)
-    row = measure({"drift": Drift()}, Observation(setup, result.server, result))
+    row = measure({"drift": Drift()}, Observation(setup, result.server, result)).row
     assert row["drift.norm"] is None and row["round"] == 0
+    assert row["drift.norm.fc1"] is None and row["drift.distance"] > 0
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Runs and rounds in words, for tables, notebooks and progress bars."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("precision", config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
         ("seconds a round", _pace(run)),
+        *([("probes", ", ".join(shares))] if (shares := _probe_shares(run)) else []),
         ("seal", _seal(run)),
     ]
 
@@ -70,6 +72,16 @@ def _seal(run: "Run") -> str:
 def _pace(run: "Run") -> str:
     seconds = [timing["seconds"] for timing in run.timings]
     return f"{statistics.median(seconds):.3g} (median)" if seconds else "-"
+
+
+def _probe_shares(run: "Run") -> list[str]:
+    """The share of the run's time that each probe took, in words."""
+    total = sum(timing["seconds"] for timing in run.timings) or math.inf
+    spent: dict[str, float] = {}
+    for timing in run.timings:
+        for name, seconds in timing["probes"].items():
+            spent[name] = spent.get(name, 0) + seconds
+    return [f"{name} {100 * each / total:.2g} % of the time" for name, each in spent.items()]
 
 
 def _number(value: float | int | None) -> str:
