@@ -306,3 +306,58 @@ def test_what_is_measured_sets_no_runs_apart(tmp_path):
     found = library.compare(tmp_path, baseline="fedavg")
     assert len(found.blocks) == 1
     assert [r.difference is not None for r in found.results] == [False, True]
+
+
+@pytest.fixture
+def methods(tmp_path):
+    """Two methods on one task, and one on another, two seeds each."""
+    probes = ["cka(examples=20, every=2)", "drift"]
+    for algorithm, partition in (
+        ("fedavg", "iid"),
+        ("fedavg", "dirichlet"),
+        ("gcfed", "dirichlet"),
+    ):
+        for seed in (0, 1):
+            config = tiny(
+                algorithm=algorithm, partition=partition, seed=seed, rounds=4, probes=probes
+            )
+            run(config, tmp_path / "runs" / f"{algorithm}-{partition}-{seed}")
+    return tmp_path / "runs"
+
+
+def test_a_number_of_layers_has_a_panel_for_each(methods):
+    figure = library.compare(methods).plot("cka.received")
+    assert [axes.get_title() for axes in figure.axes] == ["fc1", "fc2"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["fedavg, α = 0.1", "gcfed, α = 0.1", "fedavg, iid"]
+    first, second = (rows(methods / f"fedavg-iid-{seed}")[::2] for seed in (0, 1))
+    pairs = zip(first, second, strict=True)
+    mean = [(a["cka.received.fc1"] + b["cka.received.fc1"]) / 2 for a, b in pairs]
+    curve = figure.axes[0].lines[2]
+    assert curve.get_xdata().tolist() == [1, 3]
+    assert curve.get_ydata().tolist() == pytest.approx(mean)
+
+
+def test_a_number_of_the_whole_model_and_of_its_layers(methods):
+    figure = library.compare(methods).plot("drift.norm")
+    assert [axes.get_title() for axes in figure.axes] == ["all layers", "fc1", "fc2"]
+    figure = library.compare(methods).plot("drift.head_norm")
+    assert len(figure.axes) == 2 and figure.axes[1].get_title() == "iid"  # a panel for each task
+
+
+def test_compare_draws_what_it_is_asked_for(methods, tmp_path, gcfed):
+    picture = tmp_path / "layers.png"
+    assert gcfed("compare", methods, "--plot", picture, "--draw", "cka.new").code == 0
+    assert picture.stat().st_size > 0
+    answer = gcfed("compare", methods, "--plot", tmp_path / "b.png", "--draw", "cka.nw")
+    assert answer.code == 2 and "unknown number of a round: 'cka.nw'" in answer.err
+    answer = gcfed("compare", methods, "--draw", "cka.new")
+    assert answer.code == 2 and "name a file for it by --plot" in answer.err
+
+
+def test_a_history_draws_its_probes():
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    changes = {"clients": 5, "cohort": 2, "rounds": 2, "epochs": 1, "batch_size": 10}
+    history = library.fit(nn.Linear(4, 3), (x, y), algorithm="fedavg", probes=["cka"], **changes)
+    figure = history.plot("cka.new")
+    assert [axes.get_title() for axes in figure.axes] == ["logits"]

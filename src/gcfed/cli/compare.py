@@ -10,6 +10,7 @@ from gcfed.cli.options import Plugins, RunPaths
 from gcfed.cli.reports import (
     COMPARED,
     BaselineOption,
+    DrawOption,
     FormatOption,
     OutOption,
     PivotOption,
@@ -60,6 +61,7 @@ def compare(
     form: FormatOption = None,
     out: OutOption = None,
     plot: PlotOption = None,
+    draw: DrawOption = None,
     size: SizeOption = "two columns",
     plugin: Plugins = None,
 ) -> None:
@@ -72,6 +74,7 @@ def compare(
 
         gcfed compare runs --baseline fedavg
         gcfed compare runs --target 0.6 --out table.tex --plot curves.pdf
+        gcfed compare runs --plot layers.pdf --draw cka.new
         gcfed compare runs --dynamics --at 200
     """
     if at is not None and not dynamics:
@@ -79,13 +82,12 @@ def compare(
     if dynamics:
         if pivot or baseline is not None:
             raise InputError("--dynamics goes with neither --pivot nor --baseline")
-        _show_dynamics(
-            runs, metric, target, at, TableReport(form, out), Report(None, None, plot, size)
-        )
+        picture = Report(plot=plot, size=size, draw=draw)
+        _show_dynamics(runs, metric, target, at, TableReport(form, out), picture)
         return
     from gcfed.results.comparison import compare as compare_runs
 
-    report = Report(form, out, plot, size, pivot)
+    report = Report(form, out, plot, size, pivot, draw)
     found = compare_runs(runs, metric=metric, target=target, baseline=baseline)
     report.show(found)
     report.write(found)

@@ -43,6 +43,15 @@ PlotOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE.pdf", help="A file to make, of curves.", rich_help_panel=FILES),
 ]
+DrawOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="What --plot draws, such as train_loss, or cka.new for a panel a layer.",
+        show_default="what is compared",
+        rich_help_panel=FILES,
+    ),
+]
 SizeOption = Annotated[
     PaperWidth,
     typer.Option(help="The width of the plot, as a paper has it.", rich_help_panel=FILES),
@@ -109,9 +118,12 @@ class Report:
     plot: Path | None = None
     size: PaperWidth = "two columns"
     pivot: bool = False
+    draw: str | None = None
 
     def __post_init__(self) -> None:
         self._of_table  # noqa: B018 (what is wrong with it is said first)
+        if self.draw is not None and self.plot is None:
+            raise InputError("--draw says what a plot shows: name a file for it by --plot")
         if self.plot is not None:
             _refuse(self.plot)
             if self.plot.suffix not in PICTURES:
@@ -125,7 +137,7 @@ class Report:
         """Make the files that were asked for."""
         self._of_table.write(Pivoted(found) if self.pivot else found)
         if self.plot is not None:
-            save(found.plot(size=self.size), self.plot)
+            save(found.plot(self.draw, size=self.size), self.plot)
             console.say(f"plot  {self.plot}")
 
     @cached_property

@@ -18,6 +18,7 @@ from gcfed.results.entries import (
     target_text,
     value_column,
 )
+from gcfed.results.frame import with_probes
 from gcfed.results.groups import Runs, collect, differing, group, tasks
 from gcfed.results.notes import run_notes, settings_notes
 from gcfed.results.outcomes import GroupResult, against, result
@@ -131,14 +132,19 @@ class Comparison:
     ) -> Any:
         """A matplotlib figure: a panel for each task, and in it a curve for each method.
 
-        ``name`` is a number of a round, such as ``train_loss``; if not given, the metric's.
+        ``name`` is a number of a round, such as ``train_loss`` or ``drift.head_norm``; if not
+        given, the metric's.  One that probes measure layer by layer, such as ``cka.new``, has a
+        panel for each layer.
         ``size`` is the width that the figure has in a paper.
         """
         from gcfed.results.plots import curves  # matplotlib takes a second to import
 
         labels = self._labels
         panels = {
-            task: {labels[r.name]: [run.records for run in _drawn(r)] for r in results}
+            task: {
+                labels[r.name]: [with_probes(run.records, run.probes) for run in _drawn(r)]
+                for r in results
+            }
             for task, results in self.blocks.items()
         }
         name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
