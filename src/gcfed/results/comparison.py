@@ -137,7 +137,7 @@ class Comparison:
         panel for each layer.
         ``size`` is the width that the figure has in a paper.
         """
-        from gcfed.results.plots import curves  # matplotlib takes a second to import
+        from gcfed.results.plots import draw  # matplotlib takes a second to import
 
         labels = self._labels
         panels = {
@@ -148,7 +148,7 @@ class Comparison:
             for task, results in self.blocks.items()
         }
         name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
-        return curves(panels, name, metrics=metrics, title=title, size=size)
+        return draw(panels, name, metrics=metrics, title=title, size=size)
 
     def __str__(self) -> str:
         return self.render()
