@@ -32,7 +32,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("precision", config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
         ("seconds a round", _pace(run)),
-        *([("probes", ", ".join(shares))] if (shares := _probe_shares(run)) else []),
+        *([("time of probes", shares)] if (shares := probe_shares(run)) else []),
         ("seal", _seal(run)),
     ]
 
@@ -64,6 +64,16 @@ def status_of(run: "Run") -> str:
     return f"{run.status} {where}: {run.summary['reason']}"
 
 
+def probe_shares(run: "Run") -> str:
+    """The share of the run's time that each probe took, in words; nothing if there are none."""
+    total = sum(timing["seconds"] for timing in run.timings) or math.inf
+    spent: dict[str, float] = {}
+    for timing in run.timings:
+        for name, seconds in timing["probes"].items():
+            spent[name] = spent.get(name, 0) + seconds
+    return ", ".join(f"{name} {100 * each / total:.2g} %" for name, each in spent.items())
+
+
 def _seal(run: "Run") -> str:
     """Whether the files of a run are those that it ended with."""
     return "; ".join(broken_seals(run)) or ("holds" if is_sealed(run) else "not sealed")
@@ -72,16 +82,6 @@ def _seal(run: "Run") -> str:
 def _pace(run: "Run") -> str:
     seconds = [timing["seconds"] for timing in run.timings]
     return f"{statistics.median(seconds):.3g} (median)" if seconds else "-"
-
-
-def _probe_shares(run: "Run") -> list[str]:
-    """The share of the run's time that each probe took, in words."""
-    total = sum(timing["seconds"] for timing in run.timings) or math.inf
-    spent: dict[str, float] = {}
-    for timing in run.timings:
-        for name, seconds in timing["probes"].items():
-            spent[name] = spent.get(name, 0) + seconds
-    return [f"{name} {100 * each / total:.2g} % of the time" for name, each in spent.items()]
 
 
 def _number(value: float | int | None) -> str:
