@@ -164,8 +164,12 @@ def test_a_method_that_the_model_does_not_suit_is_left_out():
 def test_what_cannot_be_counted_is_refused(changes, said):
     with pytest.raises(InputError, match=said):
         costs("fedavg", **{**SMALL, **changes})
-    with pytest.raises(InputError, match="unknown algorithm"):
-        costs("fedavgg", **SMALL)
+
+
+@pytest.mark.parametrize("wrong", ["fedavgg", 5, [5]])
+def test_what_is_no_algorithm_is_refused(wrong):
+    with pytest.raises(InputError, match="algorithm"):
+        costs(wrong, **SMALL)
 
 
 # the command

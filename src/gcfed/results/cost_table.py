@@ -132,7 +132,9 @@ def costs(
 
 def _methods(algorithms: str | Algorithm | Iterable[str | Algorithm]) -> dict[str, Algorithm]:
     """Algorithms by the names that the table has for them; all that there are if none is given."""
-    given = [algorithms] if isinstance(algorithms, str | Algorithm) else list(algorithms)
+    if isinstance(algorithms, str) or not isinstance(algorithms, Iterable):
+        algorithms = [algorithms]
+    given = list(algorithms)
     every = [a if isinstance(a, Algorithm) else parse(a) for a in given or ALGORITHMS]
     return {short(to_text(algorithm)): algorithm for algorithm in every}
 
