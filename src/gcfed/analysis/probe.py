@@ -36,8 +36,8 @@ class Observation:
 
     ``received`` is the global model that the clients started from, ``result.server`` the one that
     the round came to.  ``result.uploads`` is there for a probe that needs ``"uploads"``,
-    ``result.models`` (the clients' own, stacked) for one that needs ``"models"``, and `batch` and
-    `sample` for one that needs ``"batch"``.
+    ``result.models`` (the clients' own, stacked) for one that needs ``"models"``, and `batch`,
+    `sample` and `need_test` for one that needs ``"batch"``.
     """
 
     setup: Setup
@@ -47,14 +47,14 @@ class Observation:
 
     def batch(self, size: int) -> Inputs:
         """The first test examples, as the model reads them in evaluation."""
-        return self._as_read(tree.take(self._test().x, slice(size)))
+        return self._as_read(tree.take(self.need_test().x, slice(size)))
 
     def sample(self, size: int) -> Inputs:
         """Test examples at random, as the model reads them, the same in every round of every run.
 
         The first ones would be of a single class where a test set is in the order of its classes.
         """
-        test = self._test()
+        test = self.need_test()
         chances = keys.uniform(keys.key(SAMPLE), (len(test.y),))
         drawn = chances.argsort(stable=True)[:size].to(test.y.device)
         return self._as_read(tree.map(lambda x: x[drawn], test.x))
@@ -64,7 +64,8 @@ class Observation:
         """The places, in what is stacked, of the clients whose work entered the round."""
         return [k for k, i in enumerate(self.result.ids) if i not in self.result.dropped]
 
-    def _test(self) -> TestSet:
+    def need_test(self) -> TestSet:
+        """The test examples and their labels."""
         if self.test is None:
             raise InputError("this round comes without test examples, which a probe asks for")
         return self.test
@@ -84,6 +85,10 @@ class Probe(ABC):
     needs: ClassVar[frozenset[Sight]] = frozenset()
 
     every: int = field(default=1, kw_only=True)
+
+    def is_due(self, t: int, rounds: int) -> bool:
+        """Whether round ``t`` of so many is measured."""
+        return t % self.every == 0
 
     def check(self, setup: Setup) -> None:  # noqa: B027 (most probes refuse nothing)
         """Refuse a run whose rounds cannot be measured, before it starts."""
@@ -139,7 +144,7 @@ def measure(probes: Mapping[str, Probe], seen: Observation) -> Measured:
     seconds: dict[str, float] = {}
     with torch.no_grad(), arithmetic("float32"):
         for name, probe in probes.items():
-            if t % probe.every:
+            if not probe.is_due(t, seen.setup.schedule.rounds):
                 continue
             start = time.perf_counter()
             view = replace(seen, test=seen.test if "batch" in probe.needs else None)

@@ -11,6 +11,7 @@ import typer
 from gcfed.cli import console, data
 from gcfed.cli.check import check
 from gcfed.cli.compare import compare
+from gcfed.cli.costs import costs
 from gcfed.cli.demo import demo
 from gcfed.cli.exits import INTERRUPTED, INVALID
 from gcfed.cli.help import SectionedCommand, SectionedGroup
@@ -27,7 +28,7 @@ from gcfed.errors import InputError, unknown
 START, TRAIN, READ, EXTEND = "To begin with", "Training", "Results", "Your own"
 PAPER = "The paper"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    START: {"demo": demo, "list": list_, "inspect": inspect},
+    START: {"demo": demo, "list": list_, "inspect": inspect, "costs": costs},
     TRAIN: {"run": run, "sweep": sweep, "resume": resume},
     READ: {"show": show, "compare": compare, "verify": verify},
     EXTEND: {"check": check},

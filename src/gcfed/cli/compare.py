@@ -1,5 +1,6 @@
 """The command that sets runs side by side."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,15 +9,17 @@ from gcfed.cli.completion import names_of
 from gcfed.cli.options import Plugins, RunPaths
 from gcfed.cli.reports import (
     COMPARED,
-    FILES,
     BaselineOption,
     DrawOption,
+    FormatOption,
     OutOption,
     PivotOption,
     PlotOption,
     Report,
     SizeOption,
+    TableReport,
 )
+from gcfed.errors import InputError
 
 
 def compare(
@@ -39,10 +42,23 @@ def compare(
     ] = None,
     baseline: BaselineOption = None,
     pivot: PivotOption = False,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", help="markdown, latex, csv, json or text.", rich_help_panel=FILES),
+    dynamics: Annotated[
+        bool,
+        typer.Option(
+            "--dynamics",
+            help="How the metric moved from evaluation to evaluation.",
+            rich_help_panel=COMPARED,
+        ),
+    ] = False,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            help="With --dynamics, a round to look at.",
+            show_default="the last",
+            rich_help_panel=COMPARED,
+        ),
     ] = None,
+    form: FormatOption = None,
     out: OutOption = None,
     plot: PlotOption = None,
     draw: DrawOption = None,
@@ -59,10 +75,35 @@ def compare(
         gcfed compare runs --baseline fedavg
         gcfed compare runs --target 0.6 --out table.tex --plot curves.pdf
         gcfed compare runs --plot layers.pdf --draw cka.new
+        gcfed compare runs --dynamics --at 200
     """
+    if at is not None and not dynamics:
+        raise InputError("--at goes with --dynamics")
+    if dynamics:
+        if pivot or baseline is not None:
+            raise InputError("--dynamics goes with neither --pivot nor --baseline")
+        picture = Report(plot=plot, size=size, draw=draw)
+        _show_dynamics(runs, metric, target, at, TableReport(form, out), picture)
+        return
     from gcfed.results.comparison import compare as compare_runs
 
     report = Report(form, out, plot, size, pivot, draw)
     found = compare_runs(runs, metric=metric, target=target, baseline=baseline)
     report.show(found)
     report.write(found)
+
+
+def _show_dynamics(
+    runs: list[Path],
+    metric: str | None,
+    target: float | None,
+    at: int | None,
+    table: TableReport,
+    picture: Report,
+) -> None:
+    from gcfed.results.dynamics import dynamics
+
+    found = dynamics(runs, metric=metric, target=target, at=at)
+    table.show(found)
+    table.write(found)
+    picture.write(found.comparison)

@@ -1,8 +1,10 @@
 """Comparisons as commands print them and write them to files."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import typer
 
@@ -12,6 +14,7 @@ from gcfed.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from gcfed.results.comparison import Comparison
+    from gcfed.results.tables import Table
 
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
 
@@ -28,6 +31,10 @@ PivotOption = Annotated[
     typer.Option(
         "--pivot", help="Methods as rows and settings as columns.", rich_help_panel=COMPARED
     ),
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", help="markdown, latex, csv, json or text.", rich_help_panel=FILES),
 ]
 OutOption = Annotated[
     Path | None, typer.Option(help="A file to make, of the table.", rich_help_panel=FILES)
@@ -51,6 +58,57 @@ SizeOption = Annotated[
 ]
 
 
+class Tabular(Protocol):
+    """Something that can be seen as a table."""
+
+    def table(self) -> "Table": ...
+
+    def render(self, form: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """A table to print, and a file to make of it; refused, before any work, if it cannot be made.
+
+    ``forms`` are the formats that the table can have, all that there are by default.
+    """
+
+    form: str | None = None
+    out: Path | None = None
+    forms: Collection[str] = tuple(SUFFIXES.values())
+    kind: str = "format"
+
+    def __post_init__(self) -> None:
+        for form in filter(None, (self.form, self._written_as)):
+            if form not in self.forms:
+                raise unknown(self.kind, form, self.forms)
+        if self.out is not None and self._written_as is None:
+            raise InputError(
+                f"say what {self.out} is to hold: end its name in one of {', '.join(SUFFIXES)}"
+            )
+        if self.out is not None:
+            _refuse(self.out)
+
+    def show(self, found: Tabular) -> None:
+        """Print the table."""
+        if self.out is None and self.form is not None:
+            print(found.render(self.form), end="")
+        else:
+            console.show(found.table())
+
+    def write(self, found: Tabular) -> None:
+        """Make the file, if one was asked for."""
+        if self.out is not None and self._written_as is not None:
+            with self.out.open("x", encoding="utf-8") as file:
+                file.write(found.render(self._written_as))
+            console.say(f"table  {self.out}")
+
+    @property
+    def _written_as(self) -> str | None:
+        """The format of the file, by name or by its suffix."""
+        return self.form or (None if self.out is None else SUFFIXES.get(self.out.suffix))
+
+
 @dataclass(frozen=True)
 class Report:
     """What to make of a comparison; refused, before any work is done, if it cannot be made."""
@@ -63,44 +121,45 @@ class Report:
     draw: str | None = None
 
     def __post_init__(self) -> None:
-        from gcfed.results.comparison import FORMATS, PIVOT_FORMATS
-
-        forms = PIVOT_FORMATS if self.pivot else FORMATS
-        for form in filter(None, (self.form, self._written_as)):
-            if form not in forms:
-                raise unknown("format of a pivot" if self.pivot else "format", form, forms)
-        if self.out is not None and self._written_as is None:
-            raise InputError(
-                f"say what {self.out} is to hold: end its name in one of {', '.join(SUFFIXES)}"
-            )
-        for path in filter(None, (self.out, self.plot)):
-            _refuse(path)
+        self._of_table  # noqa: B018 (what is wrong with it is said first)
         if self.draw is not None and self.plot is None:
             raise InputError("--draw says what a plot shows: name a file for it by --plot")
-        if self.plot is not None and self.plot.suffix not in PICTURES:
-            raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {self.plot}")
+        if self.plot is not None:
+            _refuse(self.plot)
+            if self.plot.suffix not in PICTURES:
+                raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {self.plot}")
 
     def show(self, found: "Comparison") -> None:
         """Print the table."""
-        if self.out is None and self.form is not None:
-            print(found.render(self.form, pivot=self.pivot), end="")
-        else:
-            console.show(found.pivot() if self.pivot else found.table())
+        self._of_table.show(Pivoted(found) if self.pivot else found)
 
     def write(self, found: "Comparison") -> None:
         """Make the files that were asked for."""
-        if self.out is not None and self._written_as is not None:
-            with self.out.open("x", encoding="utf-8") as file:
-                file.write(found.render(self._written_as, pivot=self.pivot))
-            console.say(f"table  {self.out}")
+        self._of_table.write(Pivoted(found) if self.pivot else found)
         if self.plot is not None:
             save(found.plot(self.draw, size=self.size), self.plot)
             console.say(f"plot  {self.plot}")
 
-    @property
-    def _written_as(self) -> str | None:
-        """The format of the file, by name or by its suffix."""
-        return self.form or (None if self.out is None else SUFFIXES.get(self.out.suffix))
+    @cached_property
+    def _of_table(self) -> TableReport:
+        if not self.pivot:
+            return TableReport(self.form, self.out)
+        from gcfed.results.comparison import PIVOT_FORMATS
+
+        return TableReport(self.form, self.out, PIVOT_FORMATS, "format of a pivot")
+
+
+@dataclass(frozen=True)
+class Pivoted:
+    """A comparison with methods as rows and tasks as columns."""
+
+    found: "Comparison"
+
+    def table(self) -> "Table":
+        return self.found.pivot()
+
+    def render(self, form: str) -> str:
+        return self.found.render(form, pivot=True)
 
 
 def _refuse(path: Path) -> None:

@@ -15,6 +15,7 @@ from gcfed.results.entries import (
     p_value,
     pivot_column,
     seeds,
+    target_text,
     value_column,
 )
 from gcfed.results.frame import with_probes
@@ -139,7 +140,7 @@ class Comparison:
         panel for each layer.
         ``size`` is the width that the figure has in a paper.
         """
-        from gcfed.results.plots import curves  # matplotlib takes a second to import
+        from gcfed.results.plots import draw  # matplotlib takes a second to import
 
         labels = self._labels
         panels = {
@@ -150,7 +151,7 @@ class Comparison:
             for task, results in self.blocks.items()
         }
         name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
-        return curves(panels, name, metrics=metrics, title=title, size=size)
+        return draw(panels, name, metrics=metrics, title=title, size=size)
 
     def __str__(self) -> str:
         return self.render()
@@ -180,7 +181,7 @@ class Comparison:
     def _columns(self) -> tuple[str, ...]:
         columns = ["method", "seeds", f"final{self.metric.unit}", f"best{self.metric.unit}"]
         if self.target is not None:
-            target = f"{100 * self.target:g} %" if self.metric.percent else f"{self.target:g}"
+            target = target_text(self.target, self.metric)
             columns += [f"{unit} to {target}" for unit in ("rounds", "MB")]
         if self.baseline is not None:
             columns += [f"minus {self.baseline} [95 % CI]", "p"]

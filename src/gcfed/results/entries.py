@@ -28,6 +28,15 @@ def seeds(r: GroupResult) -> str:
     return str(finished) if finished == len(r.outcomes) else f"{finished} of {len(r.outcomes)}"
 
 
+def target_text(target: float, metric: Scale) -> str:
+    """A target as the head of a column has it.
+
+    >>> target_text(0.6, Scale("accuracy", percent=True)), target_text(1.4, Scale("loss"))
+    ('60 %', '1.4')
+    """
+    return f"{100 * target:g} %" if metric.percent else f"{target:g}"
+
+
 def cost_column(results: Sequence[GroupResult], field: str, unit: float) -> list[Entry]:
     """What a target takes; a group has a rank if all its runs reach the target."""
     found = [(r.spread(field), len(r.outcomes)) for r in results]

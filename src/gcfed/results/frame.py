@@ -7,6 +7,7 @@ from typing import Any
 from gcfed.config.identity import shortened
 from gcfed.errors import InputError
 from gcfed.results.captions import alpha_of, short
+from gcfed.results.forgetting import with_forgetting
 from gcfed.results.groups import Runs, collect
 from gcfed.results.run import Run
 from gcfed.results.seal import SEAL
@@ -31,8 +32,8 @@ def frame(paths: Runs) -> Any:
 
 
 def with_probes(records: Sequence[Record], probes: Sequence[Record]) -> list[Record]:
-    """The lines of rounds, each with what probes measured in it."""
-    probed = {row["round"]: row for row in probes}
+    """The lines of rounds, each with what probes measured in it and what follows from that."""
+    probed = {row["round"]: row for row in with_forgetting(probes)}
     return [{**line, **probed.get(line["round"], {})} for line in records]
 
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gcfed.core.metrics import METRICS, Scale, named
-from gcfed.errors import unknown
+from gcfed.errors import InputError, unknown
 from gcfed.figures import Picture
 from gcfed.results.outcomes import moving_average
 from gcfed.results.styles import WIDTHS, FigureSize, Style, styles
@@ -27,6 +27,9 @@ Panels = Mapping[str, Mapping[str, Lines]]
 
 Looks = Mapping[str, Style]
 """The styles of methods, by name."""
+
+DECILES = "clients.decile"
+"""What the probe ``clients`` calls the deciles of the clients' accuracies."""
 
 FONT, SMALL = 8, 7  # points
 FONTS: dict[Any, Any] = {
@@ -59,6 +62,46 @@ class Quantity:
         return "" if self.window == 1 else f"\nmean of {self.window} evaluations"
 
 
+def draw(
+    panels: Panels,
+    name: str,
+    *,
+    metrics: Mapping[str, Scale] | None = None,
+    title: str = "",
+    size: FigureSize = "two columns",
+) -> Picture:
+    """What a number looks like: `deciles` are those of clients, `curves` all others."""
+    if name == DECILES:
+        return deciles(panels, title=title, size=size)
+    return curves(panels, name, metrics=metrics, title=title, size=size)
+
+
+def deciles(panels: Panels, *, title: str = "", size: FigureSize = "two columns") -> Picture:
+    """What each tenth of the clients does not exceed in accuracy, where it was last measured.
+
+    A curve is the mean over a method's runs, its band one standard deviation.
+    """
+    found: dict[str, dict[str, Lines]] = {}
+    for panel, groups in panels.items():
+        ends = {
+            label: list(filter(None, map(_last_deciles, runs))) for label, runs in groups.items()
+        }
+        found[panel] = {label: runs for label, runs in ends.items() if runs}
+    if not any(found.values()):
+        raise InputError("these runs have no deciles to draw: train them with the probe clients")
+    labels = ("share of clients (%)", "accuracy of these or less (%)")
+    return _figure(found, Quantity(DECILES, 100, 1), labels, title, size)
+
+
+def _last_deciles(run: Sequence[Record]) -> list[Record]:
+    """The deciles of a run's last measurement, as points of a curve whose rounds are percents."""
+    for line in reversed(run):
+        values = {n: line.get(f"{DECILES}.{n}") for n in range(10, 100, 10)}
+        if None not in values.values():
+            return [{"round": n - 1, DECILES: value} for n, value in values.items()]
+    return []
+
+
 def curves(
     panels: Panels,
     name: str = "test_accuracy",
@@ -83,12 +126,20 @@ def curves(
         panel: {label: tested for label, runs in groups.items() if (tested := _tested(runs, name))}
         for panel, groups in _by_layer(panels, name).items()
     }
-    looks = styles(dict.fromkeys(label for groups in found.values() for label in groups))
     window = _window(runs for groups in found.values() for runs in groups.values())
     shown = Quantity(name, 100 if scale.percent else 1, window)
+    labels = ("round", shown.label + scale.unit + shown.smoothing)
+    return _figure(found, shown, labels, title, size)
+
+
+def _figure(
+    panels: Panels, shown: Quantity, labels: tuple[str, str], title: str, size: FigureSize
+) -> Picture:
+    """A figure of these panels, with these labels of its axes."""
+    looks = styles(dict.fromkeys(label for groups in panels.values() for label in groups))
     with rc_context(FONTS):
-        figure, grid = _grid(list(found), size, shown.label + scale.unit + shown.smoothing)
-        for axes, groups in zip(grid, found.values(), strict=True):
+        figure, grid = _grid(list(panels), size, labels)
+        for axes, groups in zip(grid, panels.values(), strict=True):
             _draw(axes, groups, shown, looks)
         if title:
             figure.suptitle(textwrap.fill(title, _letters(figure.get_figwidth())))
@@ -131,7 +182,9 @@ def _window(found: Iterable[Lines]) -> int:
     return min(max(longest // 5, 1), SMOOTHED)
 
 
-def _grid(titles: Sequence[str], size: FigureSize, label: str) -> tuple[Picture, list[Axes]]:
+def _grid(
+    titles: Sequence[str], size: FigureSize, labels: tuple[str, str]
+) -> tuple[Picture, list[Axes]]:
     """A figure, and its axes under these titles, in rows of about equal length."""
     width, number = WIDTHS[size], len(titles)
     num_rows = -(-number // IN_A_ROW[size])
@@ -147,7 +200,7 @@ def _grid(titles: Sequence[str], size: FigureSize, label: str) -> tuple[Picture,
         spare.remove()
     for i, (axes, title) in enumerate(zip(places, wrapped, strict=False)):
         is_lowest = i + num_columns >= number
-        axes.set(xlabel="round" if is_lowest else "", ylabel="" if i % num_columns else label)
+        axes.set(xlabel=labels[0] if is_lowest else "", ylabel="" if i % num_columns else labels[1])
         axes.set_title(title)
         axes.xaxis.set_major_locator(
             MaxNLocator(num_ticks, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)

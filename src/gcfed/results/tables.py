@@ -5,14 +5,19 @@ The best value of a column is bold and the second underlined, as in the GC-Fed p
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
 from gcfed.display import Html, aligned, escaped, html_table
+from gcfed.errors import unknown
 
 Rank = Literal["best", "second", ""]
+
+FORMS = ("text", "markdown", "latex", "csv", "json")
+"""What a table can be written as."""
 
 _LATEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -123,6 +128,22 @@ def comma_separated(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def rendered(form: str, table: Table, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table in one of `FORMS`; CSV and JSON hold ``rows`` instead, with every digit."""
+    match form:
+        case "text":
+            return plain(table)
+        case "markdown":
+            return markdown(table)
+        case "latex":
+            return latex(table)
+        case "csv":
+            return comma_separated(rows)
+        case "json":
+            return json.dumps(list(rows), indent=2, allow_nan=False) + "\n"
+    raise unknown("format", form, FORMS)
 
 
 def _row(cells: Any) -> str:

@@ -71,13 +71,13 @@ class History:
 
         A number that probes measure layer by layer, such as ``cka.new``, has a panel for each.
         """
-        from gcfed.results.plots import curves
+        from gcfed.results.plots import draw
 
         metrics = self.experiment.metrics
         name = name or f"test_{self.experiment.metric.name}"
         lines = with_probes(self.records, self.probes)
         groups = {short(self.experiment.config.algorithm): [lines]}
-        return curves({"": groups}, name, metrics=metrics)
+        return draw({"": groups}, name, metrics=metrics)
 
 
 def fit(

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gcfed.config.build import Experiment
@@ -63,12 +64,25 @@ class Rerun:
         made, t = self.experiment, outcome.round
         due = line["tested"] is not None or (t + 1) % made.config.evaluate_every == 0
         again = evaluation.record(made.setup, outcome, made.tests, due=due)
+        return [*_differing(line, again), *self._probes_differing(outcome)]
+
+    def _probes_differing(self, outcome: RoundResult) -> list[str]:
+        """What probes measure otherwise; a run that was extended had this as its last round."""
+        made, t = self.experiment, outcome.round
+        if t >= len(self.run.probes):
+            return [f"its row in {directory.PROBES}"] if made.probes else []
+        names = self._measured_otherwise(made, outcome)
+        if names and t + 1 in {
+            each["after_rounds"] for each in self.run.provenance.get("resumed", [])
+        }:
+            schedule = replace(made.setup.schedule, rounds=t + 1)
+            ended = replace(made, setup=replace(made.setup, schedule=schedule))
+            names = self._measured_otherwise(ended, outcome)
+        return names
+
+    def _measured_otherwise(self, made: Experiment, outcome: RoundResult) -> list[str]:
         measured = made.measure(self._server, outcome).row if made.probes else {}
-        if t < len(self.run.probes):
-            probed = _differing(self.run.probes[t], measured)
-        else:
-            probed = [f"its row in {directory.PROBES}"] if measured else []
-        return [*_differing(line, again), *probed]
+        return _differing(self.run.probes[outcome.round], measured)
 
     def _model_differences(self) -> list[str]:
         """What the file of weights holds otherwise than the run came to."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,28 +57,43 @@ def evaluate_together(
 ) -> list[dict[str, float]]:
     """`evaluate` for several models of one task, of several seeds say.
 
-    Each batch is prepared once for all of them, and nothing is read before the last is through, so
-    that an accelerator need not be waited for.
+    Nothing is read before the last batch is through, so that an accelerator need not be waited for.
     """
     metrics = as_metrics({"loss": loss(), **test.metrics})
-    size = test.batch_size or _batch_size(setup)
-    models = [(tree.map(channels_last, server.params), server.buffers) for server in servers]
-    sums = [torch.zeros((), dtype=torch.float64, device=test.y.device) for _ in models]
+    sums = [torch.zeros((), dtype=torch.float64, device=test.y.device) for _ in servers]
     widths: list[int] = []
-    with torch.no_grad(), setup.arithmetic():
-        for start in range(0, len(test.y), size):
-            chunk = slice(start, start + size)
-            x, y = ChannelsLast(setup.transform)(tree.take(test.x, chunk), None), test.y[chunk]
-            for i, model in enumerate(models):
-                logits = _forward(setup, *model, x).logits
-                columns = [m.columns(logits, y, setup.loss) for m in metrics.values()]
-                widths = list(map(len, columns))
-                sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
+
+    def add(i: int, logits: Tensor, y: Tensor) -> None:
+        columns = [m.columns(logits, y, setup.loss) for m in metrics.values()]
+        widths[:] = map(len, columns)
+        sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
+
+    visit_batches(setup, servers, test, add)
     means = [each.split(widths) for each in (torch.stack(sums) / len(test.y)).cpu()]
     return [
         {name: m.result(part) for (name, m), part in zip(metrics.items(), parts, strict=True)}
         for parts in means
     ]
+
+
+def visit_batches(
+    setup: Setup,
+    servers: Sequence[Server],
+    test: TestSet,
+    visit: Callable[[int, Tensor, Tensor], None],
+) -> None:
+    """Call ``visit`` with the number of a model, its logits for a batch, and the labels.
+
+    Each batch is prepared once for all models.
+    """
+    size = test.batch_size or _batch_size(setup)
+    models = [(tree.map(channels_last, server.params), server.buffers) for server in servers]
+    with torch.no_grad(), setup.arithmetic():
+        for start in range(0, len(test.y), size):
+            chunk = slice(start, start + size)
+            x, y = ChannelsLast(setup.transform)(tree.take(test.x, chunk), None), test.y[chunk]
+            for i, model in enumerate(models):
+                visit(i, _forward(setup, *model, x).logits, y)
 
 
 def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcfed.analysis.costs import traffic
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
@@ -65,12 +66,8 @@ def _bytes_a_client(experiment: Experiment) -> int:
     setup = experiment.setup
     server, clients = start(setup)
     job = prepare(setup, server, clients, 0, [0])
-    client = tree.take(job.cohort, 0)
-    trained = job.task.finish(job.task.begin(client), client)
-    averaged = setup.buffers == "average"
-    sent = (*trained.upload[:2], trained.buffers if averaged else {})
-    given = (client.anchor, client.message, client.buffers if averaged else {})
-    return tree.num_bytes((sent, given))
+    client, travel = tree.take(job.cohort, 0), setup.server_task.is_averaging
+    return sum(traffic(job.task, client, buffers_travel=travel))
 
 
 class RecordedPace:
