@@ -39,6 +39,7 @@ def train_alone(setup, server, memory, t, client):
         memory=memory.gather([client], lambda: setup.algorithm.init_client(anchor), setup.device),
         buffers=tree.expand(server.buffers, 1),
         label_counts=own.y.bincount(minlength=5)[None],
+        filled_counts=own.y.bincount(minlength=5)[None],  # fill is none
         num_examples=torch.tensor([len(own.y)]),
         plans=[plan],
         key=keys.of_clients(setup.schedule.seed, t, [client]),

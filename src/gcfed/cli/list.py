@@ -28,7 +28,7 @@ REGISTRIES = {
 }
 """Where each registry is; only the one that is asked for is imported."""
 
-LISTS = (*REGISTRIES, "settings")
+LISTS = (*REGISTRIES, "authors", "settings")
 
 
 def registry_of(kind: str) -> Registry[Any]:
@@ -45,12 +45,17 @@ def list_(
     """List what there is to choose from, a line each.
 
     WHAT is algorithms, datasets, models, partitions, engines, metrics, probes, availabilities,
-    samplers, faults, trackers, or settings (of gcfed run).
+    samplers, faults, trackers, authors (methods as the authors of GC-Fed ran them), or settings (of
+    gcfed run).
     """
     if what == "settings":
         from gcfed.config.settings import describe
 
         console.table(("setting", "default", "what it says"), describe())
+    elif what == "authors":
+        from gcfed.algorithms.authors import rows as authors_rows
+
+        console.table(("algorithm", "stands for", "how it differs"), authors_rows())
     elif what == "models":
         costs = ("parameters", "forward MFLOP")
         console.table(("model", *costs, "what it is", "hyper-parameters"), _model_rows())

@@ -67,13 +67,20 @@ def plan(
     own = part.numpy()
     passes, batches, width = _extent(len(own), batch_size, epochs, steps, fill)
     if fill == "repeat":
-        own = own[np.arange(batches * batch_size) % len(own)]
+        own = repeated(own, batch_size)
     index = np.full((passes, batches * width), own[0])
     for row in index:
         row[: len(own)] = rng.permutation(own)
     sizes = np.full((passes, batches), width)
     sizes[:, -1] -= batches * width - len(own)
     return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps])
+
+
+def repeated(part: np.ndarray, multiple: int) -> np.ndarray:
+    """A client's examples, the first of them repeated until there is a multiple of so many."""
+    if len(part) % multiple == 0:
+        return part
+    return part[np.arange(-(-len(part) // multiple) * multiple) % len(part)]
 
 
 def plan_size(

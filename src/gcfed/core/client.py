@@ -37,6 +37,7 @@ class Client(NamedTuple):
     memory: State
     buffers: Tree
     label_counts: Tensor
+    filled_counts: Tensor
     num_examples: Tensor
     num_steps: Tensor
     key: Tensor
@@ -51,6 +52,7 @@ def cohort_of(
     memory: State,
     buffers: Tree,
     label_counts: Tensor,
+    filled_counts: Tensor,
     num_examples: Tensor,
     plans: Sequence[BatchPlan],
     key: Tensor,
@@ -66,6 +68,7 @@ def cohort_of(
         memory=memory,
         buffers=buffers,
         label_counts=label_counts.to(device, counts),
+        filled_counts=filled_counts.to(device, counts),
         num_examples=num_examples.to(device, counts),
         num_steps=torch.tensor([len(plan) for plan in plans]).to(device, counts),
         key=key.to(device),
@@ -183,9 +186,11 @@ class ClientTask:
             message=client.message,
             memory=client.memory,
             label_counts=client.label_counts,
+            filled_counts=client.filled_counts,
             num_examples=client.num_examples,
             num_steps=client.num_steps,
             lr=client.lr,
+            initial_lr=self.optimizer.lr,
             momentum=self.optimizer.momentum,
             round=client.round,
             step=step,

@@ -87,8 +87,11 @@ class ClientContext:
 
     ``step`` counts the steps it has taken this round.  ``key`` is this client's at this step.  Fold
     a constant of your own into it before drawing, so that the parts of a chain do not share
-    numbers.  ``momentum`` is SGD's, and None under another optimiser.  ``roles`` says what each
-    parameter is; one that it lacks goes by its number of axes.
+    numbers.  ``label_counts`` are of the client's own examples; ``filled_counts`` count those that
+    are repeated to fill its batches as often as an epoch shows them.  ``lr`` is the round's
+    learning rate, ``initial_lr`` the one that the schedule started from.  ``momentum`` is SGD's,
+    and None under another optimiser.  ``roles`` says what each parameter is; one that it lacks goes
+    by its number of axes.
     """
 
     forward: Forward
@@ -96,9 +99,11 @@ class ClientContext:
     message: State
     memory: State
     label_counts: Tensor
+    filled_counts: Tensor
     num_examples: Tensor
     num_steps: Tensor
     lr: Tensor
+    initial_lr: float
     momentum: float | None
     round: Tensor
     step: Tensor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
-from gcfed.core.batches import DataHandle
+from gcfed.core.batches import DataHandle, repeated
 from gcfed.core.types import Examples, Inputs
 from gcfed.data.partitions.partition import Partition
 from gcfed.errors import InputError
@@ -56,11 +56,14 @@ class FederatedData:
         of = torch.tensor(list(ids), dtype=torch.int64)  # never all sizes: clients may be millions
         return self.parts.offsets[of + 1] - self.parts.offsets[of]
 
-    def label_counts(self, ids: Sequence[int]) -> Tensor:
-        """How many examples of each class a client holds; of width 0 where there are none."""
+    def label_counts(self, ids: Sequence[int], multiple: int = 1) -> Tensor:
+        """How many examples of each class a client holds; of width 0 where there are none.
+
+        Its first examples are repeated until their number is a ``multiple`` of this.
+        """
         if not self.has_classes:
             return torch.zeros(len(ids), 0)
-        parts = [self.parts[i].numpy() for i in ids]
+        parts = [repeated(self.parts[i].numpy(), multiple) for i in ids]
         client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         cell = client * self.num_classes + self._host_labels[np.concatenate(parts)]
         counts = np.bincount(cell, minlength=len(parts) * self.num_classes)

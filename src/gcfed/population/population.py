@@ -1,7 +1,10 @@
 """The clients of a run: what each holds, who is there, who is drawn and what goes wrong."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from torch import Tensor
 
 from gcfed.capacity import check_fits
 from gcfed.core import keys
@@ -75,6 +78,11 @@ class Population:
     def fate(self, t: int, client: int) -> Fate:
         """What befalls a client in round ``t``."""
         return self.faults.of(self.schedule.seed, t, client)
+
+    def filled_counts(self, ids: Sequence[int]) -> Tensor:
+        """How many examples of each class an epoch of a client shows, repeated ones included."""
+        s = self.schedule
+        return self.data.label_counts(ids, s.batch_size if s.fill == "repeat" else 1)
 
     def plan(self, t: int, client: int) -> BatchPlan:
         """What a client trains on in round ``t``; one that is late gets through a part of it."""

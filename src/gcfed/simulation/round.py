@@ -63,6 +63,7 @@ def prepare(
         memory=clients.memory.gather(ids, lambda: setup.algorithm.init_client(anchor), device),
         buffers=clients.buffers.gather(ids, lambda: server.buffers, device),
         label_counts=setup.data.label_counts(ids),
+        filled_counts=setup.population.filled_counts(ids),
         num_examples=setup.data.num_examples(ids),
         plans=plans,
         key=keys.of_clients(setup.schedule.seed, t, ids),

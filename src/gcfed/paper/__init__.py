@@ -1,0 +1,1 @@
+"""The GC-Fed paper: its methods and its protocol, as its authors ran them."""
