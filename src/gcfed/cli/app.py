@@ -16,6 +16,7 @@ from gcfed.cli.exits import INTERRUPTED, INVALID
 from gcfed.cli.help import SectionedCommand, SectionedGroup
 from gcfed.cli.inspect import inspect
 from gcfed.cli.list import list_
+from gcfed.cli.reproduce import reproduce
 from gcfed.cli.resume import resume
 from gcfed.cli.run import run
 from gcfed.cli.show import show
@@ -26,7 +27,7 @@ from gcfed.errors import InputError, unknown
 START, TRAIN, READ, EXTEND = "To begin with", "Training", "Results", "Your own"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     START: {"demo": demo, "list": list_, "inspect": inspect},
-    TRAIN: {"run": run, "sweep": sweep, "resume": resume},
+    TRAIN: {"run": run, "sweep": sweep, "resume": resume, "reproduce": reproduce},
     READ: {"show": show, "compare": compare, "verify": verify},
     EXTEND: {"check": check},
 }

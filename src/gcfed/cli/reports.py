@@ -11,6 +11,7 @@ from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from gcfed.paper.beside import Beside
     from gcfed.results.comparison import Comparison
 
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "text"}
@@ -68,14 +69,14 @@ class Report:
         if self.plot is not None and self.plot.suffix not in PICTURES:
             raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {self.plot}")
 
-    def show(self, found: "Comparison") -> None:
+    def show(self, found: "Comparison | Beside") -> None:
         """Print the table."""
         if self.out is None and self.form is not None:
             print(found.render(self.form, pivot=self.pivot), end="")
         else:
             console.show(found.pivot() if self.pivot else found.table())
 
-    def write(self, found: "Comparison") -> None:
+    def write(self, found: "Comparison | Beside") -> None:
         """Make the files that were asked for."""
         if self.out is not None and self._written_as is not None:
             with self.out.open("x", encoding="utf-8") as file:

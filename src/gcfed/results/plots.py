@@ -63,13 +63,14 @@ def curves(
     metrics: Mapping[str, Scale] | None = None,
     title: str = "",
     size: FigureSize = "two columns",
+    window: int | None = None,
 ) -> Picture:
     """One number over the rounds: panels by title, and in each a curve for every method.
 
     A curve is the mean over a method's runs, its band one standard deviation.  Each run is first
     smoothed by a moving average, over ten evaluations as in the paper's figures, and over fewer if
-    it is short; thin lines show what it was before.  ``metrics`` says how values of metrics that
-    are not registered are read.
+    it is short, or over ``window`` of them; thin lines show what it was before.  ``metrics`` says
+    how values of metrics that are not registered are read.
     """
     if size not in WIDTHS:
         raise unknown("size of a figure", size, WIDTHS)
@@ -79,7 +80,7 @@ def curves(
         for panel, groups in panels.items()
     }
     looks = styles(dict.fromkeys(label for groups in found.values() for label in groups))
-    window = _window(runs for groups in found.values() for runs in groups.values())
+    window = window or _window(runs for groups in found.values() for runs in groups.values())
     shown = Quantity(name, 100 if scale.percent else 1, window)
     with rc_context(FONTS):
         figure, grid = _grid(list(found), size, shown.label + scale.unit + shown.smoothing)

@@ -1,0 +1,133 @@
+"""Figures of reproductions: lines over what was varied, or accuracy over the rounds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gcfed.figures import Picture
+from gcfed.paper.agreement import Numbers
+from gcfed.paper.item import Column, PaperCell, PaperItem
+from gcfed.paper.protocol import paper_protocol
+from gcfed.results.styles import WIDTHS, FigureSize, styles
+
+VARIED = ("lr", "epochs", "batch_size", "weight_decay", "momentum")
+
+Curves = Mapping[str, Mapping[str, Sequence[Sequence[tuple[int, float]]]]]
+"""Rounds and smoothed accuracies of each seed, by cell and method."""
+
+
+class Spot(NamedTuple):
+    """Where a number stands: in which panel, on which line, and how far to the right."""
+
+    panel: str
+    line: str
+    x: float | str
+
+
+SpotFinder = Callable[[PaperCell, str, str], list[Spot]]
+"""Gives the places of a number, by its cell, quantity and method."""
+
+
+def draw(item: PaperItem, numbers: Numbers, curves: Curves, size: FigureSize) -> Picture:
+    """The figure that an item has in the paper, or else the accuracy over the rounds."""
+    if item.figure in FIGURES:
+        return _lines(item, numbers, *FIGURES[item.figure], size)
+    from gcfed.results.plots import curves as plot_curves  # matplotlib takes a second to import
+
+    panels = {
+        cell: {
+            method: [[{"round": t - 1, "test_accuracy": value} for t, value in run] for run in runs]
+            for method, runs in of_methods.items()
+        }
+        for cell, of_methods in curves.items()
+    }
+    return plot_curves(panels, "test_accuracy", size=size, window=1)
+
+
+def _participation(cell: PaperCell, quantity: str, method: str) -> list[Spot]:
+    share = 100 * cell.settings["cohort"] / cell.settings["clients"]
+    return [Spot(_label(quantity), cell.name.split()[0], share)]
+
+
+def _alphas(cell: PaperCell, quantity: str, method: str) -> list[Spot]:
+    return [Spot(quantity, method, cell.settings["alpha"])]
+
+
+def _layers(cell: PaperCell, quantity: str, method: str) -> list[Spot]:
+    kind = cell.name.split()[0]
+    return [Spot("", f"{method}, {kind}", quantity.rpartition(".")[2])] if "." in quantity else []
+
+
+def _borders(cell: PaperCell, quantity: str, method: str) -> list[Spot]:
+    name, lam = method.split()
+    return [Spot(cell.name, name, float(lam))]
+
+
+def _settings(cell: PaperCell, quantity: str, method: str) -> list[Spot]:
+    """The defaults stand in every panel, and any other cell in that of what it changes."""
+    own = [key for key in VARIED if key in cell.settings]
+    default = paper_protocol("cifar100", "resnet18", cohort=5, clients=200, alpha=0.1)
+    return [Spot(key, method, cell.settings.get(key, default[key])) for key in own or VARIED]
+
+
+FIGURES: dict[str, tuple[SpotFinder, str, bool]] = {
+    "participation": (_participation, "participation (%)", True),
+    "alphas": (_alphas, "alpha", True),
+    "layers": (_layers, "layer", False),
+    "borders": (_borders, "lambda", False),
+    "settings": (_settings, "", False),
+}
+"""By name: where numbers stand, what is varied, and whether in powers of ten."""
+
+
+def _label(quantity: str) -> str:
+    return quantity.rpartition(".")[2].replace("_", " ")
+
+
+def _lines(
+    item: PaperItem,
+    numbers: Numbers,
+    find: SpotFinder,
+    label: str,
+    is_log: bool,
+    size: FigureSize,
+) -> Picture:
+    """A panel for each quantity or setting, and in it a line for each method, with deviations."""
+    panels = _panels(item, numbers, find)
+    width = WIDTHS[size]
+    figure = Picture(figsize=(width, 0.45 * width), layout="constrained")
+    looks = styles(dict.fromkeys(line for lines in panels.values() for line in lines))
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, lines) in zip(places, panels.items(), strict=True):
+        for line, points in lines.items():
+            x, mean, std = zip(*sorted(points, key=_place), strict=True)
+            look = looks[line]
+            given: dict[str, Any] = {"color": look.colour, "marker": look.marker}
+            axes.errorbar(x, mean, std, label=line, linestyle=look.line, capsize=2, **given)
+        axes.set(title=title, xlabel=label or title)
+        if is_log:
+            axes.set_xscale("log")
+        axes.grid(alpha=0.3, linewidth=0.5)
+    handles, labels = places[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _place(point: tuple[float | str, float, float]) -> float:
+    """Numbers in their order, and words in that in which they come."""
+    return point[0] if isinstance(point[0], float | int) else 0
+
+
+def _panels(
+    item: PaperItem, numbers: Numbers, find: SpotFinder
+) -> dict[str, dict[str, list[tuple[float | str, float, float]]]]:
+    """Points (x, mean, deviation) by panel and line."""
+    panels: dict[str, dict[str, list[tuple[float | str, float, float]]]] = {}
+    for cell in item.cells:
+        for quantity in item.quantities:
+            for method, found in numbers.get(Column(cell.name, quantity), {}).items():
+                if found.standing is None:
+                    continue
+                for panel, line, x in find(cell, quantity, method):
+                    lines = panels.setdefault(panel, {})
+                    lines.setdefault(line, []).append((x, found.standing, found.std or 0.0))
+    return panels
