@@ -187,7 +187,7 @@ def test_fit_measures_too():
 def test_a_round_without_clients_has_no_drift(make_setup):
     setup = make_setup(library.parse("fedavg"), keep=frozenset({"uploads"}))
     result = replace(next(simulate(setup)), ids=[], uploads=None)
-    row = measure({"drift": Drift()}, Observation(setup, result.server, result))
+    row = measure({"drift": Drift()}, Observation(setup, result.server, result)).row
     assert row["drift.norm"] is None and row["round"] == 0
 
 

@@ -5,14 +5,15 @@ needs is kept, so a run without probes pays for none.
 """
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 
-from gcfed.core import tree
+from gcfed.core import keys, tree
 from gcfed.core.precision import arithmetic
 from gcfed.core.server import Server
 from gcfed.core.types import Inputs
@@ -21,6 +22,9 @@ from gcfed.registry import Registry
 from gcfed.simulation.evaluation import Record, TestSet
 from gcfed.simulation.setup import Keep, Setup
 from gcfed.simulation.snapshot import RoundResult
+from gcfed.values import check_range
+
+SAMPLE = 0x736D706C  # the key that test examples are drawn by
 
 Sight = Literal["uploads", "models", "batch"]
 """What a probe may need to see of a round beyond the global model before and after it."""
@@ -32,8 +36,8 @@ class Observation:
 
     ``received`` is the global model that the clients started from, ``result.server`` the one that
     the round came to.  ``result.uploads`` is there for a probe that needs ``"uploads"``,
-    ``result.models`` (the clients' own, stacked) for one that needs ``"models"``, and `batch` for
-    one that needs ``"batch"``.
+    ``result.models`` (the clients' own, stacked) for one that needs ``"models"``, and `batch` and
+    `sample` for one that needs ``"batch"``.
     """
 
     setup: Setup
@@ -43,20 +47,53 @@ class Observation:
 
     def batch(self, size: int) -> Inputs:
         """The first test examples, as the model reads them in evaluation."""
+        return self._as_read(tree.take(self._test().x, slice(size)))
+
+    def sample(self, size: int) -> Inputs:
+        """Test examples at random, as the model reads them, the same in every round of every run.
+
+        The first ones would be of a single class where a test set is in the order of its classes.
+        """
+        test = self._test()
+        chances = keys.uniform(keys.key(SAMPLE), (len(test.y),))
+        drawn = chances.argsort(stable=True)[:size].to(test.y.device)
+        return self._as_read(tree.map(lambda x: x[drawn], test.x))
+
+    @property
+    def rows(self) -> list[int]:
+        """The places, in what is stacked, of the clients whose work entered the round."""
+        return [k for k, i in enumerate(self.result.ids) if i not in self.result.dropped]
+
+    def _test(self) -> TestSet:
         if self.test is None:
             raise InputError("this round comes without test examples, which a probe asks for")
-        x, transform = tree.take(self.test.x, slice(size)), self.setup.transform
+        return self.test
+
+    def _as_read(self, x: Inputs) -> Inputs:
+        transform = self.setup.transform
         return x if transform is None else transform(x, None)
 
 
+@dataclass(frozen=True)
 class Probe(ABC):
-    """Measures every round; a frozen dataclass whose fields are what a text may set."""
+    """Measures rounds; a frozen dataclass whose fields are what a text may set.
+
+    With ``every=10`` the first round is measured and every tenth after it.
+    """
 
     needs: ClassVar[frozenset[Sight]] = frozenset()
 
+    every: int = field(default=1, kw_only=True)
+
+    def check(self, setup: Setup) -> None:  # noqa: B027 (most probes refuse nothing)
+        """Refuse a run whose rounds cannot be measured, before it starts."""
+
     @abstractmethod
     def measure(self, seen: Observation) -> Mapping[str, float]:
-        """A row of numbers by name, the same names in every round."""
+        """A row of numbers by name, the same names in every round that is measured.
+
+        A number of a layer is named ``number.layer``, and can then be drawn layer by layer.
+        """
 
 
 PROBES: Registry[Callable[..., Probe]] = Registry("probe")
@@ -77,6 +114,7 @@ def make_probes(texts: Sequence[str]) -> dict[str, Probe]:
         if strange := probe.needs - set(get_args(Sight)):
             known = ", ".join(get_args(Sight))
             raise InputError(f"probe {name} needs {sorted(strange)[0]!r}; there are {known}")
+        check_range(f"{name}(every=...)", probe.every, "at least 1")
         probes[name] = probe
     return probes
 
@@ -87,14 +125,26 @@ def kept_for(probes: Mapping[str, Probe]) -> frozenset[Keep]:
     return frozenset(keep for keep in get_args(Keep) if keep in needed)
 
 
-def measure(probes: Mapping[str, Probe], seen: Observation) -> Record:
+class Measured(NamedTuple):
+    """What probes measured of a round, and how many seconds each of them took."""
+
+    row: Record
+    seconds: dict[str, float]
+
+
+def measure(probes: Mapping[str, Probe], seen: Observation) -> Measured:
     """The row of a round: every number under its probe's name; one that is not finite is None."""
-    row: Record = {"round": seen.result.round}
+    t = seen.result.round
+    row: Record = {"round": t}
+    seconds: dict[str, float] = {}
     with torch.no_grad(), arithmetic("float32"):
         for name, probe in probes.items():
-            test = seen.test if "batch" in probe.needs else None
-            view = Observation(seen.setup, seen.received, seen.result, test)
+            if t % probe.every:
+                continue
+            start = time.perf_counter()
+            view = replace(seen, test=seen.test if "batch" in probe.needs else None)
             for key, value in probe.measure(view).items():
-                number = float(value)
+                number = float(value)  # waits for an accelerator
                 row[f"{name}.{key}"] = number if math.isfinite(number) else None
-    return row
+            seconds[name] = time.perf_counter() - start
+    return Measured(row, seconds)

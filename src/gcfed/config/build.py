@@ -11,7 +11,7 @@ from torch import nn
 
 from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
-from gcfed.analysis.probe import Observation, Probe, kept_for, make_probes, measure
+from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_probes, measure
 from gcfed.config.materials import load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
@@ -70,10 +70,8 @@ class Experiment:
     dataset: Dataset
     probes: dict[str, Probe]
 
-    def measure(self, received: Server, result: RoundResult) -> Record:
+    def measure(self, received: Server, result: RoundResult) -> Measured:
         """What the probes measure of a round that began with ``received``."""
-        if not self.probes:
-            return {}
         return measure(self.probes, Observation(self.setup, received, result, self.tests["test"]))
 
     @property
@@ -145,6 +143,8 @@ def build(
         initial=model.params,
         keep=kept_for(probes),
     )
+    for probe in probes.values():
+        probe.check(setup)
     metrics = _metrics(config, given, dataset)
     try_model(setup, dataset, metrics)
     tell_small_clients(config, partition)

@@ -1,8 +1,9 @@
 """A user's `nn.Module` as a pure function of its parameters, its buffers and a key."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from gcfed.core.passes import Pass
 from gcfed.core.roles import Role, roles_of
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
-from gcfed.errors import InputError
+from gcfed.errors import InputError, unknown
 from gcfed.registry import Registry
 
 MODELS: Registry[Callable[..., nn.Module]] = Registry("model")
@@ -142,6 +143,27 @@ class Model:
         names = centralized_names(self.params, self.roles)
         local = [name for name in names if name not in self.head]
         return described(self.params, self.roles, local, names)
+
+    @contextmanager
+    def outputs(self, layers: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Inside, what modules return in evaluation mode, by the names that ``layers`` gives them.
+
+        ``layers`` are paths of modules by name; the empty path is the whole module.  Each run of
+        the model replaces what there was, and so does each run of a module within one.
+        """
+        found: dict[str, Any] = {}
+
+        def keep(name: str, _: nn.Module, args: Any, out: Any) -> None:
+            found[name] = out
+
+        modules = dict(self._shells[False].named_modules())
+        with ExitStack() as hooks:
+            for name, path in layers.items():
+                if path not in modules:
+                    raise unknown("module", path, filter(None, modules))
+                hook = modules[path].register_forward_hook(partial(keep, name))
+                hooks.callback(hook.remove)
+            yield found
 
     @contextmanager
     def _watch(self, train: bool) -> Iterator[list[Tensor]]:

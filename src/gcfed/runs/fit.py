@@ -43,7 +43,7 @@ class History:
         if name not in rows[0]:
             known = [*self.records[0], *(self.probes or [{}])[0]]
             raise unknown("number of a round", name, dict.fromkeys(known))
-        return [row[name] for row in rows if row[name] is not None]
+        return [row[name] for row in rows if row.get(name) is not None]
 
     def __repr__(self) -> str:
         name = f"test_{self.experiment.metric.name}"
@@ -126,7 +126,7 @@ def fit(
         for result in rounds:
             records.append(experiment.record(result))
             if experiment.probes:
-                probed.append(experiment.measure(server, result))
+                probed.append(experiment.measure(server, result).row)
             server = result.server
             tick(result.round + 1, round_note(experiment.metric, records[-1:]))
             if on_round is not None:

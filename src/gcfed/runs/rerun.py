@@ -63,7 +63,7 @@ class Rerun:
         made, t = self.experiment, outcome.round
         due = line["tested"] is not None or (t + 1) % made.config.evaluate_every == 0
         again = evaluation.record(made.setup, outcome, made.tests, due=due)
-        measured = made.measure(self._server, outcome)
+        measured = made.measure(self._server, outcome).row if made.probes else {}
         if t < len(self.run.probes):
             probed = _differing(self.run.probes[t], measured)
         else:

@@ -112,21 +112,29 @@ class RunWriter:
 
     def add(self, outcome: RoundResult, line: Record) -> None:
         """Write a round down: its probes' row, its line, and apart from both its timing."""
+        seconds: dict[str, float] = {}
         if self._probes is not None:
-            self._probes.append(self.experiment.measure(self.snapshot.server, outcome))
-        append(self.path / directory.TIMINGS, self._timing(outcome))
+            row, seconds = self.experiment.measure(self.snapshot.server, outcome)
+            self._probes.append(row)
+        append(self.path / directory.TIMINGS, self._timing(outcome, seconds))
         self._rounds.append(line)
         self.lines.append(line)
         self.snapshot = Snapshot(outcome.round, outcome.server, outcome.clients)
         if self._is_best(line):
             self._best = Best(outcome.round, partial(self._save_model, outcome.server))
 
-    def _timing(self, outcome: RoundResult) -> bytes:
-        """A line of timings: what differs by machine, seconds and how many clients fit at once."""
+    def _timing(self, outcome: RoundResult, probes: Mapping[str, float]) -> bytes:
+        """A line of timings: what differs by machine, seconds and how many clients fit at once.
+
+        ``probes`` are the seconds of each, which those of the round include.
+        """
         now = time.perf_counter()
         seconds, self._before = now - self._before, now
-        timing = {"round": outcome.round, "seconds": round(seconds, 6), "at": round(time.time(), 3)}
-        return json.dumps(timing | {"chunk": outcome.chunk}).encode() + b"\n"
+        timing: dict[str, Any] = {"round": outcome.round, "seconds": round(seconds, 6)}
+        timing |= {"at": round(time.time(), 3), "chunk": outcome.chunk}
+        if probes:
+            timing["probes"] = {name: round(value, 6) for name, value in probes.items()}
+        return json.dumps(timing).encode() + b"\n"
 
     def _timings(self) -> list[dict[str, Any]]:
         """The timings; empty if they are damaged, since only last bits depend on them."""
