@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -123,32 +123,28 @@ def same_order(ours: Mapping[str, OurNumber], printed: Mapping[str, Printed]) ->
 
 
 def judge(claim: Claim, item: PaperItem, numbers: Numbers) -> Verdict:
-    """Try a claim on all comparisons of which we have both numbers, one of runs that finished."""
-    tried = []
-    for (column, above), (other, below) in _comparisons(claim, [cell.name for cell in item.cells]):
-        high = numbers.get(column, {}).get(above)
-        low = numbers.get(other, {}).get(below)
-        if high is None or low is None or not (high.finished or low.finished):
-            continue
-        if high.standing is not None and low.standing is not None:
-            tried.append(high.standing > low.standing)
+    """Try a claim on what we have; two methods none of whose runs finished are not compared."""
+    tried = [
+        high.standing > low.standing
+        for high, low in _comparisons(claim, item, numbers)
+        if (high.finished or low.finished)
+        and high.standing is not None
+        and low.standing is not None
+    ]
     return Verdict(claim, sum(tried), len(tried))
 
 
 def _comparisons(
-    claim: Claim, cells: Sequence[str]
-) -> list[tuple[tuple[Column, str], tuple[Column, str]]]:
-    """What a claim says is higher, and what it is higher than: each a method in a column."""
-    by_method = [
-        ((Column(cell, claim.quantity), above), (Column(cell, claim.quantity), below))
-        for cell in cells
-        for higher, lower in pairwise(claim.order)
-        for above, below in product(higher, lower)
-    ]
-    by_cell = [
-        ((Column(higher, claim.quantity), method), (Column(lower, claim.quantity), method))
-        for chain in claim.rising
-        for lower, higher in pairwise(chain)
-        for method in claim.methods
-    ]
-    return by_method + by_cell
+    claim: Claim, item: PaperItem, numbers: Numbers
+) -> list[tuple[OurNumber, OurNumber]]:
+    """What a claim says is higher, and what it is higher than, without what we do not have."""
+    found = {cell.name: numbers.get(Column(cell.name, claim.quantity), {}) for cell in item.cells}
+    pairs: list[tuple[OurNumber, OurNumber]] = []
+    for of_cell in found.values():
+        groups = [[of_cell[m] for m in group if m in of_cell] for group in claim.order]
+        for higher, lower in pairwise(filter(None, groups)):
+            pairs += product(higher, lower)
+    for chain, method in product(claim.rising, claim.methods):
+        known = [found[cell][method] for cell in chain if method in found[cell]]
+        pairs += [(higher, lower) for lower, higher in pairwise(known)]
+    return pairs

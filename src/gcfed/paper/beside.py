@@ -60,16 +60,33 @@ TABLES: dict[str, Callable[[Table], str]] = {"text": plain, "markdown": markdown
 
 
 def paper_table(made: Reproduction) -> Table:
-    """A block for each column, which says how alike the order of methods is."""
-    has_paper = any(made.item.printed.values())
-    columns: tuple[str, ...] = ("method", "seeds", "ours")
-    if has_paper:
-        columns = ("method", "seeds", "paper", "ours", "ours - paper", "agrees")
+    """A block for each column, which says how alike the order of methods is.
+
+    Where the paper prints no numbers, a row for each method of each cell.
+    """
+    if not any(made.item.printed.values()):
+        return _own_table(made)
     blocks = [
-        Section(_title(made, column), tuple(_row(made, column, m, has_paper) for m in found))
+        Section(_title(made, column), tuple(_row(made, column, method) for method in found))
         for column, found in made.numbers.items()
     ]
+    columns = ("method", "seeds", "paper", "ours", "ours - paper", "agrees")
     return Table(columns, tuple(blocks), tuple(_notes(made)))
+
+
+def _own_table(made: Reproduction) -> Table:
+    quantities = made.item.quantities
+    rows = []
+    for cell in dict.fromkeys(column.cell for column in made.numbers):
+        found = [made.numbers.get(Column(cell, name), {}) for name in quantities]
+        for method, ours in found[0].items():
+            row = [Entry(f"{cell}, {method}"), Entry(seeds_of(ours))]
+            for name, of_methods in zip(quantities, found, strict=True):
+                column, number = Column(cell, name), of_methods[method]
+                row.append(Entry(_value(number, column), _rest(number, column)))
+            rows.append(tuple(row))
+    columns = ("cell", "seeds", *(name.replace("_", " ") for name in quantities))
+    return Table(columns, (Section("", tuple(rows)),), tuple(_notes(made)))
 
 
 def paper_pivot(made: Reproduction) -> Table:
@@ -106,12 +123,10 @@ def _title(made: Reproduction, column: Column) -> str:
     return f"{title_of(made, column)}: the order {verdict} ({alike})"
 
 
-def _row(made: Reproduction, column: Column, method: str, has_paper: bool) -> tuple[Entry, ...]:
+def _row(made: Reproduction, column: Column, method: str) -> tuple[Entry, ...]:
     ours, printed = made.numbers[column][method], made.item.printed[column].get(method)
     value = Entry(_value(ours, column), _rest(ours, column))
     first = Entry(method), Entry(seeds_of(ours))
-    if not has_paper:
-        return *first, value
     if printed is None:
         return *first, NONE, value, NONE, NONE
     if made.made.is_reduced:
