@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from made_reproductions import made
 from running import TINY
 
 from gcfed import InputError
@@ -12,21 +13,12 @@ from gcfed.paper.agreement import OurNumber, agrees, difference, judge, same_ord
 from gcfed.paper.beside import Beside
 from gcfed.paper.extent import extent
 from gcfed.paper.item import Column, paper_item, read_printed
-from gcfed.paper.reproduction import Circumstances, Reproduction, read_reproduction
+from gcfed.paper.reproduction import read_reproduction
 from gcfed.runs.store import RunStore
 
 pytest_plugins = ["running"]
 
 SMALL = {k: v for k, v in TINY.items() if k not in ("algorithm", "rounds")}
-CELL = "cifar10 5/100 0.1"
-
-
-def made(finals, *, seeds=3, item="small-scale", cell=CELL, quantity="accuracy", **how):
-    """A reproduction with these numbers, by method."""
-    numbers = {m: OurNumber(tuple(values), seeds, 10.0) for m, values in finals.items()}
-    curves = {cell: {m: [[(1, 0.1), (2, 0.2)]] for m in finals}}
-    made = Circumstances("gcfed reproduce", seeds, **how)
-    return Reproduction(paper_item(item), {Column(cell, quantity): numbers}, curves, made)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+
 from gcfed.figures import Picture
 from gcfed.paper.agreement import Numbers
 from gcfed.paper.item import Column, PaperCell, PaperItem
 from gcfed.paper.protocol import paper_protocol
-from gcfed.results.styles import WIDTHS, FigureSize, styles
+from gcfed.results import plots
+from gcfed.results.styles import WIDTHS, FigureSize, Style, styles
 
 VARIED = ("lr", "epochs", "batch_size", "weight_decay", "momentum")
 
@@ -23,6 +27,9 @@ class Spot(NamedTuple):
     x: float | str
 
 
+Point = tuple[float | str, float, float]
+"""How far to the right, the mean, and its deviation."""
+
 SpotFinder = Callable[[PaperCell, str, str], list[Spot]]
 """Gives the places of a number, by its cell, quantity and method."""
 
@@ -30,9 +37,8 @@ SpotFinder = Callable[[PaperCell, str, str], list[Spot]]
 def draw(item: PaperItem, numbers: Numbers, curves: Curves, size: FigureSize) -> Picture:
     """The figure that an item has in the paper, or else the accuracy over the rounds."""
     if item.figure in FIGURES:
-        return _lines(item, numbers, *FIGURES[item.figure], size)
-    from gcfed.results.plots import curves as plot_curves  # matplotlib takes a second to import
-
+        find, label, is_log = FIGURES[item.figure]
+        return _lines(_panels(item, numbers, find), label, is_log, size)
     panels = {
         cell: {
             method: [[{"round": t - 1, "test_accuracy": value} for t, value in run] for run in runs]
@@ -40,7 +46,7 @@ def draw(item: PaperItem, numbers: Numbers, curves: Curves, size: FigureSize) ->
         }
         for cell, of_methods in curves.items()
     }
-    return plot_curves(panels, "test_accuracy", size=size, window=1)
+    return plots.curves(panels, "test_accuracy", size=size, window=1)
 
 
 def _participation(cell: PaperCell, quantity: str, method: str) -> list[Spot]:
@@ -84,44 +90,52 @@ def _label(quantity: str) -> str:
 
 
 def _lines(
-    item: PaperItem,
-    numbers: Numbers,
-    find: SpotFinder,
-    label: str,
-    is_log: bool,
-    size: FigureSize,
+    panels: Mapping[str, Mapping[str, list[Point]]], label: str, is_log: bool, size: FigureSize
 ) -> Picture:
     """A panel for each quantity or setting, and in it a line for each method, with deviations."""
-    panels = _panels(item, numbers, find)
     width = WIDTHS[size]
-    figure = Picture(figsize=(width, 0.45 * width), layout="constrained")
-    looks = styles(dict.fromkeys(line for lines in panels.values() for line in lines))
-    places = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (title, lines) in zip(places, panels.items(), strict=True):
-        for line, points in lines.items():
-            x, mean, std = zip(*sorted(points, key=_place), strict=True)
-            look = looks[line]
-            given: dict[str, Any] = {"color": look.colour, "marker": look.marker}
-            axes.errorbar(x, mean, std, label=line, linestyle=look.line, capsize=2, **given)
-        axes.set(title=title, xlabel=label or title)
-        if is_log:
-            axes.set_xscale("log")
-        axes.grid(alpha=0.3, linewidth=0.5)
-    handles, labels = places[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    with rc_context(plots.FONTS):
+        figure = Picture(figsize=(width, 0.4 * width), layout="constrained")
+        places = figure.subplots(1, len(panels), squeeze=False)[0]
+        looks = styles(dict.fromkeys(line for lines in panels.values() for line in lines))
+        for axes, (title, lines) in zip(places, panels.items(), strict=True):
+            _draw_panel(axes, lines, looks)
+            axes.set_title(title)
+            axes.set_xlabel(label)
+            if is_log:
+                known = sorted({x for points in lines.values() for x, _, _ in points}, key=_order)
+                axes.set_xscale("log")
+                axes.set_xticks(known, [f"{x:g}" for x in known])
+                axes.minorticks_off()
+        shown = places[0].get_legend_handles_labels()
+        figure.legend(
+            *shown, loc="outside lower center", ncols=4, frameon=False, fontsize=plots.SMALL
+        )
     return figure
 
 
-def _place(point: tuple[float | str, float, float]) -> float:
+def _draw_panel(axes: Axes, lines: Mapping[str, list[Point]], looks: Mapping[str, Style]) -> None:
+    for line, points in lines.items():
+        x, mean, std = zip(*sorted(points, key=lambda point: _order(point[0])), strict=True)
+        look = looks[line]
+        given: dict[str, Any] = {"color": look.colour, "marker": look.marker, "markersize": 3.5}
+        axes.errorbar(
+            x, mean, std, label=line, linestyle=look.line, linewidth=1.2, capsize=2, **given
+        )
+    axes.tick_params(labelsize=plots.SMALL, width=0.6, length=2.5)
+    axes.grid(alpha=0.3, linewidth=0.5)
+
+
+def _order(x: float | str) -> float:
     """Numbers in their order, and words in that in which they come."""
-    return point[0] if isinstance(point[0], float | int) else 0
+    return 0 if isinstance(x, str) else x
 
 
 def _panels(
     item: PaperItem, numbers: Numbers, find: SpotFinder
-) -> dict[str, dict[str, list[tuple[float | str, float, float]]]]:
-    """Points (x, mean, deviation) by panel and line."""
-    panels: dict[str, dict[str, list[tuple[float | str, float, float]]]] = {}
+) -> dict[str, dict[str, list[Point]]]:
+    """Points by panel and line."""
+    panels: dict[str, dict[str, list[Point]]] = {}
     for cell in item.cells:
         for quantity in item.quantities:
             for method, found in numbers.get(Column(cell.name, quantity), {}).items():
