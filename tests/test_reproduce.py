@@ -165,6 +165,8 @@ def test_the_command_finds_runs_and_compares_them(reproduce, tmp_path):
     assert again.made.seeds == 1 and again.made.command.startswith("gcfed reproduce baseline")
     assert list(again.curves["cifar10 5/100 1"]) == ["FedAvg", "LocalGC", "GC-Fed"]
     assert (tmp_path / "x.png").stat().st_size > 1000
+    some = reproduce("baseline-validation", "--found", lr=0.05, **chosen)
+    assert some.code == 0 and "73.50 (1.97)" in some.out
     dry = reproduce("baseline-validation", "--dry-run", lr=0.05, **chosen)
     assert dry.code == 0 and dry.out.count(" done ") == 3
 
@@ -205,6 +207,12 @@ def test_the_data_distribution_trains_nothing(gcfed, tmp_path):
     found = gcfed("reproduce", "data-distribution", "--reduced", "--seeds=3", "--plot=x.png")
     assert found.code == 0 and "claim agrees: Clients are farther" in found.out
     assert not (tmp_path / "runs").exists() and (tmp_path / "x.png").exists()
+
+
+def test_found_trains_nothing(gcfed):
+    words = [f"--set={key}={value}" for key, value in SMALL.items()]
+    found = gcfed("reproduce", "baseline-validation", "--found", "--cells=5/100 1", *words)
+    assert found.code == 2 and "no cell of baseline-validation" in found.err
 
 
 def test_the_list(gcfed):

@@ -82,6 +82,9 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
     ] = False,
+    found: Annotated[
+        bool, typer.Option("--found", help="Show what the store holds; train nothing.")
+    ] = False,
     pivot: PivotOption = False,
     out: OutOption = None,
     plot: PlotOption = None,
@@ -127,49 +130,69 @@ def reproduce(
         data_dir=None if data_dir is None else str(data_dir),
     )
     report = Report(None, out, plot, size, pivot)
-    _reproduce(wanted, report, store, devices, dry_run)
-
-
-def _reproduce(
-    wanted: "Extent", report: Report, store: Path, devices: str | None, dry_run: bool
-) -> None:
-    from gcfed.cli.board import watched
-    from gcfed.cli.sweep import print_plans, sweep_exit_code
-    from gcfed.paper.beside import Beside
-    from gcfed.paper.doing import divided, reproduced
-    from gcfed.sweeps.sweep import Sweep
-
-    command = shlex.join(["gcfed", *sys.argv[1:]])
     if not wanted.item.is_trained:
-        found = Beside(divided(wanted, command))
-        report.show(found)
-        report.write(found)
-        return
-    if dry_run:
-        print_plans(Sweep(_at_hand(wanted).grid(), store, devices), as_json=False)
-        return
-    sweep = Sweep(wanted.grid(), store, devices)
-    with watched(sweep) as observe:
-        sweep.run(observe)
-    found = Beside(reproduced(wanted, sweep, command))
-    report.show(found)
-    for state in sweep.of("failed"):
-        console.say(f"cell {state.cell.number} ({state.cell.name}) failed: {state.reason}")
-    if sweep.is_stopped:
-        console.say("stopped; the same command goes on")
+        _divide(wanted, report)
+    elif dry_run:
+        _print_costs(wanted, store, devices)
     else:
-        report.write(found)
-    sys.exit(sweep_exit_code(sweep))
+        _train(wanted, report, store, devices, only_found=found)
 
 
-def _at_hand(wanted: "Extent") -> "Extent":
-    """The same with blank images in the place of data that are not there."""
+def _divide(wanted: "Extent", report: Report) -> None:
+    """Do an item that is about partitions alone."""
+    from gcfed.paper.beside import Beside
+    from gcfed.paper.doing import divided
+
+    made = Beside(divided(wanted, _command()))
+    report.show(made)
+    report.write(made)
+
+
+def _print_costs(wanted: "Extent", store: Path, devices: str | None) -> None:
+    """What cells cost; blank images stand for data that are not there."""
+    from gcfed.cli.sweep import print_plans
     from gcfed.paper.stand_in import stand_ins
+    from gcfed.sweeps.sweep import Sweep
 
     others = stand_ins(wanted)
     for name in others:
         console.say(f"{name} is not at hand: its costs are those of as many blank images")
-    return replace(wanted, stand_ins=others)
+    grid = replace(wanted, stand_ins=others).grid()
+    print_plans(Sweep(grid, store, devices), as_json=False)
+
+
+def _train(
+    wanted: "Extent", report: Report, store: Path, devices: str | None, *, only_found: bool
+) -> None:
+    """Do what is missing as one sweep, unless only what is found is wanted, and compare."""
+    from gcfed.cli.board import watched
+    from gcfed.cli.sweep import sweep_exit_code
+    from gcfed.paper.beside import Beside
+    from gcfed.paper.doing import reproduced
+    from gcfed.sweeps.sweep import Sweep
+
+    sweep = Sweep(wanted.grid(), store, devices)
+    if not only_found:
+        with watched(sweep) as observe:
+            sweep.run(observe)
+    made = Beside(reproduced(wanted, sweep, _command()))
+    for state in sweep.of("failed"):
+        console.say(f"cell {state.cell.number} ({state.cell.name}) failed: {state.reason}")
+    if not made.made.numbers:
+        raise InputError(f"no cell of {wanted.item.name} that was asked for is done in {store}")
+    report.show(made)
+    if only_found:
+        report.write(made)
+        return
+    if sweep.is_stopped:
+        console.say("stopped; the same command goes on")
+    else:
+        report.write(made)
+    sys.exit(sweep_exit_code(sweep))
+
+
+def _command() -> str:
+    return shlex.join(["gcfed", *sys.argv[1:]])
 
 
 def _list(name: str | None) -> None:

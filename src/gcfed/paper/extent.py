@@ -12,7 +12,7 @@ from gcfed.paper.item import PaperCell, PaperItem
 from gcfed.paper.protocol import paper_protocol
 from gcfed.sweeps.grid import Cell, Grid
 
-REDUCED: dict[str, Any] = {"dataset": "fashion10k", "model": "mlp", "rounds": 20, "epochs": 1}
+REDUCED: dict[str, Any] = {"dataset": "fashion10k", "model": "mlp", "rounds": 10, "epochs": 1}
 """What a reduced scale puts in the place of the paper's data, model and rounds."""
 
 REDUCED_CLIENTS = 100
