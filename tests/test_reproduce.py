@@ -11,9 +11,12 @@ from running import TINY
 from gcfed import InputError
 from gcfed.paper.agreement import OurNumber, agrees, difference, judge, same_order
 from gcfed.paper.beside import Beside
+from gcfed.paper.drawing import draw
 from gcfed.paper.extent import extent
-from gcfed.paper.item import Column, paper_item, read_printed
+from gcfed.paper.item import Column, item_names, paper_item, read_printed
+from gcfed.paper.methods import METHODS
 from gcfed.paper.reproduction import read_reproduction
+from gcfed.results.styles import styles
 from gcfed.runs.store import RunStore
 
 pytest_plugins = ["running"]
@@ -244,3 +247,24 @@ def test_costs_of_data_that_are_not_at_hand(gcfed, tmp_path):
 def test_what_cannot_be_asked_for_is_refused_in_words(gcfed, words, message):
     found = gcfed("reproduce", *words)
     assert found.code == 2 and message in found.err and "Traceback" not in found.err
+
+
+@pytest.mark.parametrize("name", item_names())
+def test_every_item_can_be_drawn(name):
+    """A line or curve for whoever has numbers, in the style that the method has everywhere."""
+    item = paper_item(name)
+    number, curve = OurNumber((1.0, 2.0), 2), [[(1, 0.1), (2, 0.2)]]
+    numbers = {
+        Column(cell.name, quantity): dict.fromkeys(cell.methods, number)
+        for cell in item.cells
+        for quantity in item.quantities
+    }
+    curves = {cell.name: dict.fromkeys(cell.methods, curve) for cell in item.cells[:2]}
+    figure = draw(item, numbers, curves, "two columns")
+    (legend,) = figure.legends
+    assert legend.get_texts() and all(axes.lines for axes in figure.axes)
+
+
+def test_a_method_has_one_style_however_it_is_written():
+    assert styles(["GC-Fed"])["GC-Fed"] == styles(["gcfed"])["gcfed"]
+    assert len(set(styles(list(METHODS)).values())) == len(METHODS)

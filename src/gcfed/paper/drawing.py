@@ -37,8 +37,8 @@ SpotFinder = Callable[[PaperCell, str, str], list[Spot]]
 def draw(item: PaperItem, numbers: Numbers, curves: Curves, size: FigureSize) -> Picture:
     """The figure that an item has in the paper, or else the accuracy over the rounds."""
     if item.figure in FIGURES:
-        find, label, is_log = FIGURES[item.figure]
-        return _lines(_panels(item, numbers, find), label, is_log, size)
+        kind = FIGURES[item.figure]
+        return _lines(_panels(item, numbers, kind.find), kind, size)
     panels = {
         cell: {
             method: [[{"round": t - 1, "test_accuracy": value} for t, value in run] for run in runs]
@@ -75,14 +75,22 @@ def _settings(cell: PaperCell, quantity: str, method: str) -> list[Spot]:
     return [Spot(key, method, cell.settings.get(key, default[key])) for key in own or VARIED]
 
 
-FIGURES: dict[str, tuple[SpotFinder, str, bool]] = {
-    "participation": (_participation, "participation (%)", True),
-    "alphas": (_alphas, "alpha", True),
-    "layers": (_layers, "layer", False),
-    "borders": (_borders, "lambda", False),
-    "settings": (_settings, "", False),
+class LineFigure(NamedTuple):
+    """Where numbers stand, what is varied and measured, and whether it varies by powers of ten."""
+
+    find: SpotFinder
+    varied: str
+    measured: str = ""
+    is_log: bool = False
+
+
+FIGURES: dict[str, LineFigure] = {
+    "participation": LineFigure(_participation, "participation (%)", is_log=True),
+    "alphas": LineFigure(_alphas, "alpha", is_log=True),
+    "layers": LineFigure(_layers, "layer", "CKA"),
+    "borders": LineFigure(_borders, "lambda", "test accuracy (%)"),
+    "settings": LineFigure(_settings, "", "test accuracy (%)"),
 }
-"""By name: where numbers stand, what is varied, and whether in powers of ten."""
 
 
 def _label(quantity: str) -> str:
@@ -90,7 +98,7 @@ def _label(quantity: str) -> str:
 
 
 def _lines(
-    panels: Mapping[str, Mapping[str, list[Point]]], label: str, is_log: bool, size: FigureSize
+    panels: Mapping[str, Mapping[str, list[Point]]], kind: LineFigure, size: FigureSize
 ) -> Picture:
     """A panel for each quantity or setting, and in it a line for each method, with deviations."""
     width = WIDTHS[size]
@@ -101,12 +109,13 @@ def _lines(
         for axes, (title, lines) in zip(places, panels.items(), strict=True):
             _draw_panel(axes, lines, looks)
             axes.set_title(title)
-            axes.set_xlabel(label)
-            if is_log:
+            axes.set_xlabel(kind.varied)
+            if kind.is_log:
                 known = sorted({x for points in lines.values() for x, _, _ in points}, key=_order)
                 axes.set_xscale("log")
                 axes.set_xticks(known, [f"{x:g}" for x in known])
                 axes.minorticks_off()
+        places[0].set_ylabel(kind.measured)
         shown = places[0].get_legend_handles_labels()
         figure.legend(
             *shown, loc="outside lower center", ncols=4, frameon=False, fontsize=plots.SMALL
