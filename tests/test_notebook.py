@@ -144,10 +144,10 @@ def test_a_sweep(tmp_path):
     assert [row[-2:] for row in shown(before).rows[1:]] == 2 * [["waiting", "-"]]
     gcfed.RunStore(tmp_path).run(before.cells[1].cell.configs[0])
     rows = shown(after := gcfed.Sweep(grid, tmp_path, name="two")).rows
-    assert rows[0] == ["cell", "algorithm", "status", "test_accuracy"]
-    assert rows[1] == ["1", "fedavg", "waiting", "-"]
+    assert rows[0] == ["cell", "algorithm", "seeds", "status", "test_accuracy"]
+    assert rows[1] == ["1", "fedavg", "0 of 1", "waiting", "-"]
     final = after.cells[1].runs[0].summary["test_accuracy"]
-    assert rows[2] == ["2", "fedprox(mu=0.5)", "done", f"{100 * final:.2f} %"]
+    assert rows[2] == ["2", "fedprox(mu=0.5)", "1", "done", f"{100 * final:.2f} %"]
 
 
 class Mine(nn.Module):

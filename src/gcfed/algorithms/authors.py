@@ -26,7 +26,7 @@ AUTHORS: Mapping[str, AsRan] = {
         "learning rate before its decay",
     ),
     "feddyn": AsRan(
-        "feddyn(h_weight='1/S') + clip(norm=10.0)",
+        "feddyn(h_weight='1/S') + clip(norm=10)",
         "h moves by 1/S of the mean delta, not S/N; gradients are clipped at a norm of 10",
     ),
     "fedntd": AsRan("fedntd"),

@@ -18,7 +18,7 @@ from gcfed.results.entries import (
     value_column,
 )
 from gcfed.results.groups import Runs, collect, differing, group, tasks
-from gcfed.results.notes import run_notes, settings_notes
+from gcfed.results.notes import dropped_notes, run_notes, settings_notes
 from gcfed.results.outcomes import GroupResult, against, result
 from gcfed.results.run import Run
 from gcfed.results.styles import FigureSize
@@ -75,16 +75,18 @@ class Comparison:
         return Table(("method", *titles), (Section("", rows),), (*self.notes, self._legend()[0]))
 
     def pivot_rows(self) -> list[dict[str, Any]]:
-        """A method each: the mean, the deviation and the finished runs of every task."""
+        """A method each: mean, deviation, and how many of how many seeds finished, by task."""
         labels = self._labels
         rows: dict[str, dict[str, Any]] = {name: {"method": name} for name in labels.values()}
         for title, results in self.blocks.items():
-            found = {labels[r.name]: r.spread("final") for r in results}
+            found = {labels[r.name]: r for r in results}
             for name, row in rows.items():
-                spread = found.get(name)
+                r = found.get(name)
+                spread = r and r.spread("final")
                 row[f"{title or 'final'}: mean"] = spread and spread.mean
                 row[f"{title or 'final'}: std"] = spread and spread.std
                 row[f"{title or 'final'}: finished"] = spread and spread.n
+                row[f"{title or 'final'}: seeds"] = r and len(r.outcomes)
         return list(rows.values())
 
     def render(self, form: str = "text", *, pivot: bool = False) -> str:
@@ -130,6 +132,7 @@ class Comparison:
     ) -> Any:
         """A matplotlib figure: a panel for each task, and in it a curve for each method.
 
+        Curves are of the runs that finished; where some failed, the title of the panel counts them.
         ``name`` is a number of a round, such as ``train_loss``; if not given, the metric's.
         ``size`` is the width that the figure has in a paper.
         """
@@ -137,7 +140,9 @@ class Comparison:
 
         labels = self._labels
         panels = {
-            task: {labels[r.name]: [run.records for run in _drawn(r)] for r in results}
+            self._panel_title(task, results): {
+                labels[r.name]: [run.records for run in _drawn(r)] for r in results
+            }
             for task, results in self.blocks.items()
         }
         name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
@@ -162,6 +167,11 @@ class Comparison:
         by_task = [[r.group.algorithm for r in results] for results in self.blocks.values()]
         is_one = len(by_task) > 1 and all(len(set(each)) == len(each) for each in by_task)
         return {r.name: r.group.algorithm if is_one else r.name for r in self.results}
+
+    def _panel_title(self, task: str, results: Sequence[GroupResult]) -> str:
+        """A task, and of which methods in it not all runs are drawn."""
+        failed = [f"{self._labels[r.name]}: {seeds(r)} runs" for r in results if r.failed]
+        return "; ".join(filter(None, [task, *failed]))
 
     def _columns(self) -> tuple[str, ...]:
         columns = ["method", "seeds", f"final{self.metric.unit}", f"best{self.metric.unit}"]
@@ -246,7 +256,7 @@ def compare(
     if baseline is not None:
         results, more = against(results, baseline)
         notes += more
-    told = (*settings_notes(groups), *notes, *run_notes(results, scale))
+    told = (*settings_notes(groups), *notes, *run_notes(results, scale), *dropped_notes(results))
     return Comparison(tuple(results), scale, target, baseline, told)
 
 

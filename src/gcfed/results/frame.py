@@ -33,7 +33,8 @@ def frame(paths: Runs) -> Any:
 def summaries(paths: Runs) -> Any:
     """A DataFrame with a row a run: where it is, every setting, and what came out of it.
 
-    ``rounds`` are those that were done, and ``best_round`` counts from 1.
+    ``rounds`` are those that were done, and ``best_round`` counts from 1.  A run that failed has no
+    final value, so that a mean of final values is of those that finished, and their number says so.
     """
     return _pandas().DataFrame([_summary(run) for run in collect(paths)])
 
@@ -42,6 +43,9 @@ def _summary(run: Run) -> dict[str, Any]:
     row = {"run": str(run.path), **run.summary, **_settings(run)}
     row |= {"status": run.status, "rounds": len(run.records)}
     row.pop(SEAL, None)
+    if run.status == "failed":
+        finals = (f"{split}_{run.metric.name}" for split in ("test", "validation"))
+        row |= {name: None for name in finals if name in row}
     if row.get("best_round") is not None:
         row["best_round"] += 1
     return row

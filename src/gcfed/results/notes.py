@@ -40,6 +40,23 @@ def run_notes(results: Sequence[GroupResult], metric: Scale) -> list[str]:
     return [f"{r.name}, seed {o.seed}: {_status(o.run, metric)}" for r, o in lost]
 
 
+def dropped_notes(results: Sequence[GroupResult]) -> list[str]:
+    """How many updates that were not finite were left out, where that did not end a run."""
+    found = []
+    for r in results:
+        counts = {run.config.seed: _dropped(run) for run in r.group.runs}
+        if any(counts.values()):
+            each = ", ".join(f"seed {seed}: {count}" for seed, count in counts.items() if count)
+            found.append(f"{r.name}: updates that were not finite were left out ({each})")
+    return found
+
+
+def _dropped(run: Run) -> int:
+    if run.config.on_nonfinite == "fail":
+        return 0
+    return sum(len(line.get("dropped", [])) for line in run.records)
+
+
 def _status(run: Run, metric: Scale) -> str:
     done = f"{len(run.records)} of {run.config.rounds} rounds"
     if run.status == "failed":

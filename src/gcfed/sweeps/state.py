@@ -51,6 +51,13 @@ class CellState:
         return sum(self.scores.values()) / len(self.scores) if self.scores else None
 
     @property
+    def seeds(self) -> str:
+        """How many seeds it has; ``2 of 3`` where one has not finished."""
+        finished = sum(run.summary["status"] == "finished" for run in self.runs)
+        total = len(self.cell.configs)
+        return str(total) if finished == total else f"{finished} of {total}"
+
+    @property
     def left(self) -> float | None:
         """The seconds it has to go, by the rounds seen since the first."""
         num_seeds = len(self.cell.configs)

@@ -127,12 +127,13 @@ class Sweep:
             [
                 str(state.cell.number),
                 *(str(state.cell.settings[key]) for key in keys),
+                state.seeds,
                 state.status if state.reason is None else f"{state.status}: {state.reason}",
                 state.metric.quantity(self._final(state)),
             ]
             for state in self.cells
         ]
-        return html_table(("cell", *keys, "status", self._score(self.cells[0])), rows)
+        return html_table(("cell", *keys, "seeds", "status", self._score(self.cells[0])), rows)
 
     def to_json(self) -> dict[str, Any]:
         """The record."""
