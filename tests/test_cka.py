@@ -3,10 +3,11 @@
 import copy
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from running import Normed, tiny
+from running import tiny
 from torch import nn
 
 import gcfed as library
@@ -14,6 +15,7 @@ from gcfed import InputError, resume, run, simulate, verify
 from gcfed.analysis import CKA, Observation
 from gcfed.analysis.probe import make_probes
 from gcfed.config.build import build
+from gcfed.config.settings import make, read
 from gcfed.runs.store import RunStore
 from gcfed.simulation.evaluation import TestSet
 
@@ -131,6 +133,16 @@ def test_hooks_go_on_any_module(make_setup, data):
     assert not any(m._forward_hooks for m in view.setup.model._shells[False].modules())
 
 
+def test_a_layer_is_seen_before_the_next_writes_into_it(make_setup, data):
+    """A ReLU in place turns what the layer before it gave into something else."""
+    width, found = data.x[0].numel(), []
+    for inplace in (False, True):
+        torch.manual_seed(0)
+        layers = (nn.Flatten(), nn.Linear(width, 9), nn.ReLU(inplace), nn.Linear(9, 5))
+        found.append(CKA().measure(seen(make_setup, nn.Sequential(*layers), data.x)))
+    assert found[0] == found[1]
+
+
 def test_layers_are_those_with_weights_unless_named(make_setup, data):
     width = data.x[0].numel()
     module = nn.Sequential(nn.Flatten(), nn.LayerNorm(width), nn.Linear(width, 5))
@@ -149,6 +161,7 @@ def test_layers_are_those_with_weights_unless_named(make_setup, data):
         ("cka(bandwidth=0.0)", "positive"),
         ("cka(unbiased=True, batch=3)", "at least 4 examples"),
         ("cka(against=('old',))", "against"),
+        ("cka(against=())", "names a global model"),
         ("cka(every=0)", "at least 1"),
     ],
 )
@@ -177,12 +190,16 @@ def test_every_engine_measures_the_same(engine, tmp_path):
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
-def test_batch_norm_is_seen_with_its_buffers(buffers, tmp_path):
-    library.MODELS.register("normed")(lambda shape, num_classes: Normed(shape, num_classes))
-    config = {"model": "normed", "buffers": buffers, "probes": ["cka(layers=('norm', 'fc'))"]}
-    run(tiny(rounds=3, **config), tmp_path / "a")
-    found = rows(tmp_path / "a")
-    assert all(0.5 < row["cka.new.norm"] < 1 for row in found)
+def test_batch_norm_is_seen_with_its_buffers(buffers, make_setup, data):
+    """With the weights that they received, clients differ from what they received by buffers."""
+    width = data.x[0].numel()
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(width), nn.Linear(width, 5))
+    view = seen(make_setup, module, data.x, buffers=buffers, engine="sequential")
+    models, received = view.result.models, view.received
+    params = {n: received.params[n].expand_as(w) for n, w in models.params.items()}
+    result = replace(view.result, models=models._replace(params=params))
+    found = CKA(layers=("1",)).measure(replace(view, result=result))["received.1"]
+    assert found == pytest.approx(1) if buffers == "local" else found < 0.999
 
 
 def test_bf16_is_measured_as_it_computes(tmp_path):
@@ -244,3 +261,10 @@ def test_a_client_whose_layer_is_dead_does_not_count(make_setup, module, data):
 def test_every_is_a_field_of_any_probe():
     probes = make_probes(["drift(every=3)", "cka"])
     assert [probe.every for probe in probes.values()] == [3, 1]
+
+
+def test_the_example_has_settings_that_hold():
+    path = Path(__file__).parents[1] / "examples" / "cka.toml"
+    config = make(read(path), str(path))
+    assert (config.clients, config.cohort) == (200, 5)
+    assert list(make_probes(config.probes)) == ["cka", "drift"]

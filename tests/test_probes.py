@@ -1,6 +1,7 @@
 """Probes: what is measured of a round, by name, beside its line."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -14,8 +15,11 @@ from torch import nn
 import gcfed as library
 from gcfed import InputError, load_run, resume, run, simulate, verify
 from gcfed.analysis import PROBES, Drift, Observation, Probe
+from gcfed.analysis.drift import products
 from gcfed.analysis.probe import make_probes, measure
 from gcfed.config.build import build
+from gcfed.core.centralization import centralize
+from gcfed.core.roles import Role
 from gcfed.core.types import Upload
 from gcfed.runs.store import RunStore
 
@@ -84,12 +88,65 @@ def test_drift_by_hand(make_setup):
     assert found["centred"] == pytest.approx(2 * 1.75**2 / square)  # the row's mean, twice
 
 
+def test_drift_of_layers_head_and_features_by_hand(make_setup):
+    """Clients send (2, 0 | 1) and (0, 2 | 1) in a layer, and (3, 3) and (-1, -1) in the head."""
+    body, bias = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]), torch.tensor([[1.0], [1.0]])
+    head = torch.tensor([[[3.0, 3.0]], [[-1.0, -1.0]]])
+    deltas = {"fc1.weight": body, "fc1.bias": bias, "fc2.weight": head}
+    view = seen(deltas, make_setup)
+    weights = {"fc1.weight": torch.tensor([[1.0, 3.0], [0.0, 4.0]]), "fc1.bias": torch.ones(2)}
+    weights["fc2.weight"] = torch.tensor([[2.0, -2.0]])
+    server = view.result.server._replace(params=weights)
+    found = Drift().measure(replace(view, result=replace(view.result, server=server)))
+
+    def of(number):
+        whole = [f"{part}{number}" for part in ("", "head_", "features_")]
+        return [found[name] for name in (*whole, f"{number}.fc1", f"{number}.fc2")]
+
+    features, last = 5**0.5, (18**0.5 + 2**0.5) / 2
+    both = (23**0.5 + 7**0.5) / 2
+    assert of("norm") == pytest.approx([both, last, features, features, last])
+    # the means are (1, 1 | 1) and (1, 1)
+    assert of("mean_norm") == pytest.approx([5**0.5, 2**0.5, 3**0.5, 3**0.5, 2**0.5])
+    pair = (0 + 1 - 6) / (23 * 7) ** 0.5
+    assert of("pair_cosine") == pytest.approx([pair, -1, 1 / 5, 1 / 5, -1])
+    mean = ((2 + 1 + 6) / (23 * 5) ** 0.5 + (2 + 1 - 2) / (7 * 5) ** 0.5) / 2
+    assert of("mean_cosine") == pytest.approx([mean, 0, 3 / 15**0.5, 3 / 15**0.5, 0])
+    assert of("variance") == pytest.approx([10, 8, 2, 2, 8])
+    # P takes (1, 1) away from each row of fc1, and all there is in the head
+    assert of("centred") == pytest.approx([4 / 5, 1, 2 / 3, 2 / 3, 1])
+    shares = ((2 + 18) / 23 + (2 + 2) / 7) / 2
+    assert of("client_centred") == pytest.approx([shares, 1, 2 / 5, 2 / 5, 1])
+    # the rows of the weights have means of 2, 2 and 0, and two numbers each
+    assert of("distance") == pytest.approx([4, 0, 4, 4, 0])
+
+
+def test_what_drift_takes_for_removed_is_what_p_removes():
+    """Also where a weight is stored [in, out], is divided into groups, or is a bias."""
+    shapes = {
+        Role("linear"): (3, 4),
+        Role("linear", output_axis=1): (3, 4),
+        Role("convolution", groups=2): (6, 2, 3, 3),
+        Role("convolution", output_axis=1, groups=2): (6, 2, 3, 3),
+        Role("bias"): (5,),
+        Role("embedding"): (7, 2),
+    }
+    for role, shape in shapes.items():
+        x = torch.randn(3, *shape, dtype=torch.float64)
+        found = products(x, role)
+        removed = [y - centralize(y, role=role) for y in x]
+        wanted = torch.stack([y.square().sum() for y in removed])
+        torch.testing.assert_close(found.removed, wanted)
+        torch.testing.assert_close(found.mean_removed, torch.stack(removed).mean(0).square().sum())
+        torch.testing.assert_close(found.gram, x.flatten(1) @ x.flatten(1).T)
+
+
 def test_equal_clients_do_not_drift_and_gc_leaves_nothing_to_centre(make_setup):
     row = torch.randn(1, 4, 6, dtype=torch.float64)
     row = row - row.mean(2, keepdim=True)
     found = Drift().measure(seen({"weight": row.repeat(3, 1, 1)}, make_setup))
     assert found["pair_cosine"] == pytest.approx(1) and found["mean_cosine"] == pytest.approx(1)
-    assert found["variance"] == pytest.approx(0, abs=1e-20)
+    assert found["variance"] == pytest.approx(0, abs=1e-12)
     assert found["centred"] == pytest.approx(0, abs=1e-20)
 
 
@@ -129,6 +186,7 @@ def test_a_probe_of_ones_own_in_every_engine(engine, plugin, tmp_path, gcfed):
     found = rows(tmp_path / "a")
     assert [row["confidence.examples"] for row in found] == [5, 5]
     assert all(0 < row["confidence.largest"] <= 1 and row["drift.norm"] > 0 for row in found)
+    assert re.search(r"probes: confidence [\d.]+ %, drift [\d.]+ %", answer.err)
     assert "confidence" in gcfed("list", "probes", "--plugin", plugin).out
 
 
@@ -170,6 +228,24 @@ def test_verify_notices_a_measurement_that_was_changed(tmp_path):
     assert verify(tmp_path / "a").differs == 1
 
 
+def test_show_says_what_share_of_the_time_each_probe_took(tmp_path, gcfed):
+    run(tiny(rounds=3, probes=["drift", "cka(every=2)"]), tmp_path / "a")
+    timings = load_run(tmp_path / "a").timings
+    assert [list(t["probes"]) for t in timings] == [["drift", "cka"], ["drift"], ["drift", "cka"]]
+    assert all(0 < sum(t["probes"].values()) < t["seconds"] for t in timings)
+    for timing, seconds in zip(timings, ((1, 2), (1,), (1, 2)), strict=True):
+        timing |= {"seconds": 10, "probes": dict(zip(("drift", "cka"), seconds, strict=False))}
+    text = "".join(json.dumps(timing) + "\n" for timing in timings)
+    (tmp_path / "a" / "timings.jsonl").write_text(text)
+    said = gcfed("show", tmp_path / "a").out
+    assert "drift 10 %, cka 13 %" in said
+    (tmp_path / "a" / "timings.jsonl").write_text(text.replace('"cka": 2', '"cka": "2"'))
+    answer = gcfed("show", tmp_path / "a")
+    assert answer.code == 2 and "line 1, probes is damaged: cka is '2'" in answer.err
+    run(tiny(), tmp_path / "plain")
+    assert "probes" not in gcfed("show", tmp_path / "plain").out
+
+
 def test_a_frame_has_what_was_measured(tmp_path):
     run(tiny(rounds=2, probes=["drift"]), tmp_path / "a")
     found = library.frame(tmp_path / "a")
@@ -189,6 +265,7 @@ def test_a_round_without_clients_has_no_drift(make_setup):
     result = replace(next(simulate(setup)), ids=[], uploads=None)
     row = measure({"drift": Drift()}, Observation(setup, result.server, result)).row
     assert row["drift.norm"] is None and row["round"] == 0
+    assert row["drift.norm.fc1"] is None and row["drift.distance"] > 0
 
 
 @dataclass(frozen=True)
@@ -231,3 +308,58 @@ def test_what_is_measured_sets_no_runs_apart(tmp_path):
     found = library.compare(tmp_path, baseline="fedavg")
     assert len(found.blocks) == 1
     assert [r.difference is not None for r in found.results] == [False, True]
+
+
+@pytest.fixture
+def methods(tmp_path):
+    """Two methods on one task, and one on another, two seeds each."""
+    probes = ["cka(examples=20, every=2)", "drift"]
+    for algorithm, partition in (
+        ("fedavg", "iid"),
+        ("fedavg", "dirichlet"),
+        ("gcfed", "dirichlet"),
+    ):
+        for seed in (0, 1):
+            config = tiny(
+                algorithm=algorithm, partition=partition, seed=seed, rounds=4, probes=probes
+            )
+            run(config, tmp_path / "runs" / f"{algorithm}-{partition}-{seed}")
+    return tmp_path / "runs"
+
+
+def test_a_number_of_layers_has_a_panel_for_each(methods):
+    figure = library.compare(methods).plot("cka.received")
+    assert [axes.get_title() for axes in figure.axes] == ["fc1", "fc2"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["fedavg, α = 0.1", "gcfed, α = 0.1", "fedavg, iid"]
+    first, second = (rows(methods / f"fedavg-iid-{seed}")[::2] for seed in (0, 1))
+    pairs = zip(first, second, strict=True)
+    mean = [(a["cka.received.fc1"] + b["cka.received.fc1"]) / 2 for a, b in pairs]
+    curve = figure.axes[0].lines[2]
+    assert curve.get_xdata().tolist() == [1, 3]
+    assert curve.get_ydata().tolist() == pytest.approx(mean)
+
+
+def test_a_number_of_the_whole_model_and_of_its_layers(methods):
+    figure = library.compare(methods).plot("drift.norm")
+    assert [axes.get_title() for axes in figure.axes] == ["all layers", "fc1", "fc2"]
+    figure = library.compare(methods).plot("drift.head_norm")
+    assert len(figure.axes) == 2 and figure.axes[1].get_title() == "iid"  # a panel for each task
+
+
+def test_compare_draws_what_it_is_asked_for(methods, tmp_path, gcfed):
+    picture = tmp_path / "layers.png"
+    assert gcfed("compare", methods, "--plot", picture, "--draw", "cka.new").code == 0
+    assert picture.stat().st_size > 0
+    answer = gcfed("compare", methods, "--plot", tmp_path / "b.png", "--draw", "cka.nw")
+    assert answer.code == 2 and "unknown number of a round: 'cka.nw'" in answer.err
+    answer = gcfed("compare", methods, "--draw", "cka.new")
+    assert answer.code == 2 and "name a file for it by --plot" in answer.err
+
+
+def test_a_history_draws_its_probes():
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    changes = {"clients": 5, "cohort": 2, "rounds": 2, "epochs": 1, "batch_size": 10}
+    history = library.fit(nn.Linear(4, 3), (x, y), algorithm="fedavg", probes=["cka"], **changes)
+    figure = history.plot("cka.new")
+    assert [axes.get_title() for axes in figure.axes] == ["logits"]

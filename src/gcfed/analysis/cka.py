@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class CKA(Probe):
 
     kernel: Literal["linear", "rbf"] = "linear"
     unbiased: bool = False
-    examples: int = 512
+    examples: int = 256
     batch: int = 256
     layers: tuple[str, ...] = ()
     against: tuple[GlobalModel, ...] = ("received", "new")
@@ -66,6 +66,8 @@ class CKA(Probe):
         check_range("cka(bandwidth=...)", self.bandwidth, "positive")
         if self.unbiased and min(self.examples, self.batch) < 4:
             raise InputError("cka(unbiased=True) needs batches of at least 4 examples")
+        if not self.against:
+            raise InputError("cka(against=...) names a global model: 'received', 'new' or both")
         with setup.model.outputs(self._paths(setup.model)):
             pass  # a layer that is not there is refused
 
@@ -80,7 +82,7 @@ class CKA(Probe):
         for k in seen.rows:
             local = tree.take(models, k)
             own = self._grams(setup, local, batches)
-            if not shared or setup.buffers == "local":
+            if not shared or _has_own_buffers(seen):
                 shared = {
                     which: self._grams(setup, _global(seen, which, local), batches)
                     for which in self.against
@@ -133,27 +135,33 @@ class CKA(Probe):
 
 
 def _global(seen: Observation, which: GlobalModel, local: LocalModel) -> LocalModel:
-    """A global model; with the client's buffers where each client has its own."""
-    server = seen.received if which == "received" else seen.result.server
-    params = seen.setup.server_task.broadcast(server)[0] if which == "received" else server.params
-    return LocalModel(params, local.buffers if seen.setup.buffers == "local" else server.buffers)
+    """A global model, with the client's buffers where each client has its own."""
+    if which == "received":
+        server = seen.received
+        params, _ = seen.setup.server_task.broadcast(server)
+    else:
+        server = seen.result.server
+        params = server.params
+    return LocalModel(params, local.buffers if _has_own_buffers(seen) else server.buffers)
+
+
+def _has_own_buffers(seen: Observation) -> bool:
+    return seen.setup.buffers == "local" and bool(seen.received.buffers)
 
 
 def _num_examples(x: Inputs) -> int:
     return len(next(tree.leaves(x))[1])
 
 
-def _rows(layer: str, output: Any, size: int) -> Tensor:
-    """What a layer put out, as a matrix with a row for each example; of several tensors the first.
+def _rows(layer: str, output: Tensor, size: int) -> Tensor:
+    """What a layer put out, as a matrix with a row for each example.
 
     Half precision becomes float32, in which the sums are taken.
     """
-    tensors = [tensor for _, tensor in tree.leaves(output)]
-    if not tensors or tensors[0].ndim == 0 or len(tensors[0]) != size:
-        shape = list(tensors[0].shape) if tensors else type(output).__name__
+    if output.ndim == 0 or len(output) != size:
         raise InputError(
-            f"cka: the layer {layer} puts out {shape} for {size} examples, where the first axis "
-            "must count them: name other layers, as in cka(layers=('fc1', 'logits'))"
+            f"cka: the layer {layer} puts out {list(output.shape)} for {size} examples, where the "
+            "first axis must count them: name other layers, as in cka(layers=('fc1', 'logits'))"
         )
-    dtype = torch.promote_types(tensors[0].dtype, torch.float32)
-    return tensors[0].to(dtype).reshape(size, -1)
+    dtype = torch.promote_types(output.dtype, torch.float32)
+    return output.to(dtype).reshape(size, -1)

@@ -10,6 +10,7 @@ from gcfed.cli.reports import (
     COMPARED,
     FILES,
     BaselineOption,
+    DrawOption,
     OutOption,
     PivotOption,
     PlotOption,
@@ -44,6 +45,7 @@ def compare(
     ] = None,
     out: OutOption = None,
     plot: PlotOption = None,
+    draw: DrawOption = None,
     size: SizeOption = "two columns",
     plugin: Plugins = None,
 ) -> None:
@@ -56,10 +58,11 @@ def compare(
 
         gcfed compare runs --baseline fedavg
         gcfed compare runs --target 0.6 --out table.tex --plot curves.pdf
+        gcfed compare runs --plot layers.pdf --draw cka.new
     """
     from gcfed.results.comparison import compare as compare_runs
 
-    report = Report(form, out, plot, size, pivot)
+    report = Report(form, out, plot, size, pivot, draw)
     found = compare_runs(runs, metric=metric, target=target, baseline=baseline)
     report.show(found)
     report.write(found)

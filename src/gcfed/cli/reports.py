@@ -37,6 +37,15 @@ PlotOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE.pdf", help="A file to make, of curves.", rich_help_panel=FILES),
 ]
+DrawOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="What --plot draws, such as train_loss, or cka.new for a panel a layer.",
+        show_default="what is compared",
+        rich_help_panel=FILES,
+    ),
+]
 SizeOption = Annotated[
     PaperWidth,
     typer.Option(help="The width of the plot, as a paper has it.", rich_help_panel=FILES),
@@ -52,6 +61,7 @@ class Report:
     plot: Path | None = None
     size: PaperWidth = "two columns"
     pivot: bool = False
+    draw: str | None = None
 
     def __post_init__(self) -> None:
         from gcfed.results.comparison import FORMATS, PIVOT_FORMATS
@@ -66,6 +76,8 @@ class Report:
             )
         for path in filter(None, (self.out, self.plot)):
             _refuse(path)
+        if self.draw is not None and self.plot is None:
+            raise InputError("--draw says what a plot shows: name a file for it by --plot")
         if self.plot is not None and self.plot.suffix not in PICTURES:
             raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {self.plot}")
 
@@ -83,7 +95,7 @@ class Report:
                 file.write(found.render(self._written_as, pivot=self.pivot))
             console.say(f"table  {self.out}")
         if self.plot is not None:
-            save(found.plot(size=self.size), self.plot)
+            save(found.plot(self.draw, size=self.size), self.plot)
             console.say(f"plot  {self.plot}")
 
     @property

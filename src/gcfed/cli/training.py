@@ -12,7 +12,7 @@ from gcfed.progress import progress
 from gcfed.results import directory
 from gcfed.results.captions import short
 from gcfed.results.comparison import compare
-from gcfed.results.facts import round_note, status_of
+from gcfed.results.facts import probe_shares, round_note, status_of
 from gcfed.results.listing import run_table
 from gcfed.results.outcomes import outcome, spread
 from gcfed.results.run import Run, load_run
@@ -39,7 +39,7 @@ def run_one(config: Config, folder: Path, quiet: bool = False) -> list[Run]:
 def _run(configs: Sequence[Config], paths: Sequence[Path], quiet: bool) -> list[Run]:
     with _watched(configs[0], configs[0].rounds, quiet) as observe:
         run_together(configs, paths, observe)
-    _say_engine(paths[0], quiet)
+    _say_how(paths[0], quiet)
     return list(map(load_run, paths))
 
 
@@ -59,7 +59,7 @@ def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False
             went_on = f"went on after {first[i]} rounds" if i in first else "found"
             more = "" if run.rounds is None else f" (it has more than {run.rounds} rounds)"
             console.say(f"{went_on}: {run.path}{more}")
-    _say_engine(runs[0].path, quiet)
+    _say_how(runs[0].path, quiet)
     return runs
 
 
@@ -102,10 +102,14 @@ def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
         yield observe
 
 
-def _say_engine(path: Path, quiet: bool) -> None:
+def _say_how(path: Path, quiet: bool) -> None:
+    """Which engine trained a run, and how much of the time its probes took."""
     if not quiet:
-        made = load_run(path).provenance
+        run = load_run(path)
+        made = run.provenance
         console.say(f"engine: {made['engine']} on {made['device']} ({made['engine_reason']})")
+        if shares := probe_shares(run):
+            console.say(f"probes: {shares}")
 
 
 def print_runs(runs: Sequence[Run]) -> None:

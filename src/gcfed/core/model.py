@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -145,16 +146,18 @@ class Model:
         return described(self.params, self.roles, local, names)
 
     @contextmanager
-    def outputs(self, layers: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    def outputs(self, layers: Mapping[str, str]) -> Iterator[Tree]:
         """Inside, what modules return in evaluation mode, by the names that ``layers`` gives them.
 
-        ``layers`` are paths of modules by name; the empty path is the whole module.  Each run of
-        the model replaces what there was, and so does each run of a module within one.
+        ``layers`` are paths of modules by name; the empty path is the whole module.  Of several
+        tensors that a module returns, it is the first.  Each run of the model replaces what there
+        was, and so does each run of a module within one.
         """
-        found: dict[str, Any] = {}
+        found: Tree = {}
 
-        def keep(name: str, _: nn.Module, args: Any, out: Any) -> None:
-            found[name] = out
+        def keep(name: str, module: nn.Module, args: Any, out: Any) -> None:
+            for _, tensor in islice(tree.leaves(out), 1):
+                found[name] = tensor.clone()  # the next module may write into it
 
         modules = dict(self._shells[False].named_modules())
         with ExitStack() as hooks:

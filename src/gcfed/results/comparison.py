@@ -17,6 +17,7 @@ from gcfed.results.entries import (
     seeds,
     value_column,
 )
+from gcfed.results.frame import with_probes
 from gcfed.results.groups import Runs, collect, differing, group, tasks
 from gcfed.results.notes import dropped_notes, run_notes, settings_notes
 from gcfed.results.outcomes import GroupResult, against, result
@@ -133,7 +134,9 @@ class Comparison:
         """A matplotlib figure: a panel for each task, and in it a curve for each method.
 
         Curves are of the runs that finished; where some failed, the title of the panel counts them.
-        ``name`` is a number of a round, such as ``train_loss``; if not given, the metric's.
+        ``name`` is a number of a round, such as ``train_loss`` or ``drift.head_norm``; if not
+        given, the metric's.  One that probes measure layer by layer, such as ``cka.new``, has a
+        panel for each layer.
         ``size`` is the width that the figure has in a paper.
         """
         from gcfed.results.plots import curves  # matplotlib takes a second to import
@@ -141,7 +144,8 @@ class Comparison:
         labels = self._labels
         panels = {
             self._panel_title(task, results): {
-                labels[r.name]: [run.records for run in _drawn(r)] for r in results
+                labels[r.name]: [with_probes(run.records, run.probes) for run in _drawn(r)]
+                for r in results
             }
             for task, results in self.blocks.items()
         }

@@ -5,7 +5,7 @@
 ``provenance.json``    version, commit, torch, device, engine, and the partition that was drawn
 ``rounds.jsonl``       a line a round; two equal runs write the same bytes
 ``probes.jsonl``       what probes measured in each, where some were asked for
-``timings.jsonl``      the seconds of each, and how many clients were trained at once
+``timings.jsonl``      the seconds of each and of its probes, and how many clients were at once
 ``summary.json``       status (running, finished, failed, stopped), what came out, and the seal
 ``model.safetensors``  the global weights
 ``checkpoints/``       where the run stands: see `runs.checkpoint`

@@ -1,5 +1,6 @@
 """Runs and rounds in words, for tables, notebooks and progress bars."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("precision", config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
         ("seconds a round", _pace(run)),
+        *([("time of probes", shares)] if (shares := probe_shares(run)) else []),
         ("seal", _seal(run)),
     ]
 
@@ -60,6 +62,16 @@ def status_of(run: "Run") -> str:
     done = run.summary["round"]
     where = f"after round {done}" if run.status == "stopped" else f"in round {done + 1}"
     return f"{run.status} {where}: {run.summary['reason']}"
+
+
+def probe_shares(run: "Run") -> str:
+    """The share of the run's time that each probe took, in words; nothing if there are none."""
+    total = sum(timing["seconds"] for timing in run.timings) or math.inf
+    spent: dict[str, float] = {}
+    for timing in run.timings:
+        for name, seconds in timing["probes"].items():
+            spent[name] = spent.get(name, 0) + seconds
+    return ", ".join(f"{name} {100 * each / total:.2g} %" for name, each in spent.items())
 
 
 def _seal(run: "Run") -> str:

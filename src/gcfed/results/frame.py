@@ -1,5 +1,6 @@
 """Runs as pandas tables, for a notebook."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -9,6 +10,7 @@ from gcfed.results.captions import alpha_of, short
 from gcfed.results.groups import Runs, collect
 from gcfed.results.run import Run
 from gcfed.results.seal import SEAL
+from gcfed.simulation.evaluation import Record
 
 
 def frame(paths: Runs) -> Any:
@@ -23,11 +25,15 @@ def frame(paths: Runs) -> Any:
         settings = _settings(run)
         named["algorithm"] = settings["algorithm"]
         settings["num_clients"] = settings.pop("clients")
-        probed = {row["round"]: row for row in run.probes}
-        for line in run.records:
-            found = {**line, **probed.get(line["round"], {}), "round": line["round"] + 1}
-            rows.append({**named, **found, **settings})
+        for line in with_probes(run.records, run.probes):
+            rows.append({**named, **line, "round": line["round"] + 1, **settings})
     return _pandas().DataFrame(rows, columns=None if rows else ["run", "seed", "algorithm"])
+
+
+def with_probes(records: Sequence[Record], probes: Sequence[Record]) -> list[Record]:
+    """The lines of rounds, each with what probes measured in it."""
+    probed = {row["round"]: row for row in probes}
+    return [{**line, **probed.get(line["round"], {})} for line in records]
 
 
 def summaries(paths: Runs) -> Any:

@@ -22,6 +22,9 @@ from gcfed.simulation.evaluation import Record
 Lines = Sequence[Sequence[Record]]
 """The rounds of several runs."""
 
+Panels = Mapping[str, Mapping[str, Lines]]
+"""The rounds that a figure shows, by panel and method."""
+
 Looks = Mapping[str, Style]
 """The styles of methods, by name."""
 
@@ -57,7 +60,7 @@ class Quantity:
 
 
 def curves(
-    panels: Mapping[str, Mapping[str, Lines]],
+    panels: Panels,
     name: str = "test_accuracy",
     *,
     metrics: Mapping[str, Scale] | None = None,
@@ -66,6 +69,8 @@ def curves(
     window: int | None = None,
 ) -> Picture:
     """One number over the rounds: panels by title, and in each a curve for every method.
+
+    A number that was measured layer by layer has a panel for each layer instead, with all methods.
 
     A curve is the mean over a method's runs, its band one standard deviation.  Each run is first
     smoothed by a moving average, over ten evaluations as in the paper's figures, and over fewer if
@@ -77,7 +82,7 @@ def curves(
     scale = _scale(name, metrics or {})
     found = {
         panel: {label: tested for label, runs in groups.items() if (tested := _tested(runs, name))}
-        for panel, groups in panels.items()
+        for panel, groups in _by_layer(panels, name).items()
     }
     looks = styles(dict.fromkeys(label for groups in found.values() for label in groups))
     window = window or _window(runs for groups in found.values() for runs in groups.values())
@@ -90,6 +95,29 @@ def curves(
             figure.suptitle(textwrap.fill(title, _letters(figure.get_figwidth())))
         _add_legend(figure, looks)
     return figure
+
+
+def _by_layer(panels: Panels, name: str) -> Panels:
+    """A panel for each layer that a number was measured of; the same panels if it has no layers."""
+    lines = {
+        f"{label}, {task}" if len(panels) > 1 else label: runs
+        for task, groups in panels.items()
+        for label, runs in groups.items()
+    }
+    keys = dict.fromkeys(key for runs in lines.values() for run in runs for li in run for key in li)
+    layers = {key: key.removeprefix(f"{name}.") for key in keys if key.startswith(f"{name}.")}
+    if keys and name not in keys and not layers:
+        raise unknown("number of a round", name, keys)
+    if not layers:
+        return panels
+    whole = {name: "all layers"} if name in keys else {}
+    return {
+        title: {
+            label: [[{"round": line["round"], name: line.get(key)} for line in run] for run in runs]
+            for label, runs in lines.items()
+        }
+        for key, title in {**whole, **layers}.items()
+    }
 
 
 def _tested(runs: Lines, name: str) -> Lines:

@@ -117,7 +117,14 @@ class Run:
 
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
-        return self._lines(directory.TIMINGS, {"seconds": int | float})
+        """What rounds took: seconds, and where there are probes, those of each."""
+        found = self._lines(directory.TIMINGS, {"seconds": int | float})
+        for number, line in enumerate(found, start=1):
+            probes = line.setdefault("probes", {})
+            where = f"{self.path / directory.TIMINGS}, line {number}, probes"
+            wanted = dict.fromkeys(probes if isinstance(probes, dict) else (), int | float)
+            fields_of(probes, where, wanted)
+        return found
 
     def _lines(self, name: str, wanted: Mapping[str, type | UnionType]) -> list[dict[str, Any]]:
         path = self.path / name

@@ -19,6 +19,7 @@ from gcfed.errors import InputError, unknown
 from gcfed.progress import progress as shown, say
 from gcfed.results.captions import short
 from gcfed.results.facts import last_rounds, round_columns, round_note
+from gcfed.results.frame import with_probes
 from gcfed.runs.disk_memory import first_snapshot
 from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate
@@ -66,12 +67,16 @@ class History:
         return html_table(("history", ""), rows) + "\n" + html_table(columns, last)
 
     def plot(self, name: str | None = None) -> "Picture":
-        """A matplotlib figure of one number over the rounds; what the run is judged by."""
+        """A matplotlib figure of one number over the rounds; what the run is judged by.
+
+        A number that probes measure layer by layer, such as ``cka.new``, has a panel for each.
+        """
         from gcfed.results.plots import curves
 
         metrics = self.experiment.metrics
         name = name or f"test_{self.experiment.metric.name}"
-        groups = {short(self.experiment.config.algorithm): [self.records]}
+        lines = with_probes(self.records, self.probes)
+        groups = {short(self.experiment.config.algorithm): [lines]}
         return curves({"": groups}, name, metrics=metrics)
 
 
