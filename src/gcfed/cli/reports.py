@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -95,7 +95,8 @@ class Report:
                 file.write(found.render(self._written_as, pivot=self.pivot))
             console.say(f"table  {self.out}")
         if self.plot is not None:
-            save(found.plot(self.draw, size=self.size), self.plot)
+            named: dict[str, Any] = {} if self.draw is None else {"name": self.draw}
+            save(found.plot(**named, size=self.size), self.plot)
             console.say(f"plot  {self.plot}")
 
     @property
