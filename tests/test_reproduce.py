@@ -174,6 +174,16 @@ def test_the_command_finds_runs_and_compares_them(reproduce, tmp_path):
     assert dry.code == 0 and dry.out.count(" done ") == 3
 
 
+@pytest.mark.slow
+def test_the_command_trains_what_is_missing(gcfed):
+    words = [f"--set={key}={value}" for key, value in SMALL.items()]
+    chosen = ("--cells=5/100 1", "--algorithms=fedavg,gcfed", "--seeds=2", "--rounds=2")
+    found = gcfed("reproduce", "baseline-validation", *chosen, *words)
+    assert found.code == 0 and found.err.count("starts on") == 2, found.err
+    again = gcfed("reproduce", "baseline-validation", *chosen, *words)
+    assert again.out == found.out and "starts on" not in again.err
+
+
 def test_failed_runs_are_counted(reproduce):
     """A learning rate at which nothing stays finite: 0 of 1; and the way out is told."""
     found = reproduce("baseline-validation", cells=["5/100 1"], methods=["fedavg"], lr=1e30)
