@@ -130,6 +130,7 @@ def _client(task: ServerTask, server: Server, num_classes: int) -> Client:
         memory=task.algorithm.init_client(anchor),
         buffers=server.buffers,
         label_counts=torch.ones(num_classes, dtype=one.dtype),
+        filled_counts=torch.ones(num_classes, dtype=one.dtype),
         num_examples=one,
         num_steps=one,
         key=keys.key(0),

@@ -17,6 +17,7 @@ from gcfed.cli.exits import INTERRUPTED, INVALID
 from gcfed.cli.help import SectionedCommand, SectionedGroup
 from gcfed.cli.inspect import inspect
 from gcfed.cli.list import list_
+from gcfed.cli.reproduce import reproduce
 from gcfed.cli.resume import resume
 from gcfed.cli.run import run
 from gcfed.cli.show import show
@@ -32,7 +33,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     TRAIN: {"run": run, "sweep": sweep, "resume": resume},
     READ: {"show": show, "compare": compare, "verify": verify},
     EXTEND: {"check": check},
-    PAPER: {"theory": theory},
+    PAPER: {"reproduce": reproduce, "theory": theory},
 }
 """The commands by section, in the order in which a person comes to use them."""
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
@@ -13,6 +13,7 @@ from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from gcfed.paper.beside import Beside
     from gcfed.results.comparison import Comparison
     from gcfed.results.tables import Table
 
@@ -129,15 +130,16 @@ class Report:
             if self.plot.suffix not in PICTURES:
                 raise InputError(f"--plot makes a {', '.join(PICTURES)} file; not {self.plot}")
 
-    def show(self, found: "Comparison") -> None:
+    def show(self, found: "Comparison | Beside") -> None:
         """Print the table."""
         self._of_table.show(Pivoted(found) if self.pivot else found)
 
-    def write(self, found: "Comparison") -> None:
+    def write(self, found: "Comparison | Beside") -> None:
         """Make the files that were asked for."""
         self._of_table.write(Pivoted(found) if self.pivot else found)
         if self.plot is not None:
-            save(found.plot(self.draw, size=self.size), self.plot)
+            named: dict[str, Any] = {} if self.draw is None else {"name": self.draw}
+            save(found.plot(**named, size=self.size), self.plot)
             console.say(f"plot  {self.plot}")
 
     @cached_property
@@ -153,7 +155,7 @@ class Report:
 class Pivoted:
     """A comparison with methods as rows and tasks as columns."""
 
-    found: "Comparison"
+    found: "Comparison | Beside"
 
     def table(self) -> "Table":
         return self.found.pivot()

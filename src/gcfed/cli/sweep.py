@@ -76,7 +76,7 @@ def sweep(
     made = Sweep(grid, store, devices, plugins=plugin or [])
     _check(made, report, baseline)
     if dry_run:
-        _print_plans(made, as_json)
+        print_plans(made, as_json)
         return
     if (done := len(made.of("done")) + len(made.of("diverged"))) and not as_json:
         console.say(f"{done} of {len(made.cells)} cells are done already")
@@ -88,10 +88,10 @@ def sweep(
         _print(made, report, baseline)
     if made.runs and not made.is_stopped and (out or plot):
         report.write(_compared(made.runs, baseline))
-    sys.exit(_exit_code(made))
+    sys.exit(sweep_exit_code(made))
 
 
-def _exit_code(made: "Sweep") -> int:
+def sweep_exit_code(made: "Sweep") -> int:
     """A sweep that was stopped is not over; a candidate may diverge, if another is selected."""
     if made.is_stopped:
         return INTERRUPTED
@@ -160,7 +160,8 @@ def _selected(selection: "Selection") -> tuple[str, str, str, str]:
     return selection.name, settings, by, metric.quantity(selection.score)
 
 
-def _print_plans(made: "Sweep", as_json: bool) -> None:
+def print_plans(made: "Sweep", as_json: bool) -> None:
+    """What every cell will cost, and all of them together."""
     lines = [plan.to_json() for plan in made.plans]
     if as_json:
         print(json.dumps(lines, indent=2))

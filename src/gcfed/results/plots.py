@@ -109,6 +109,7 @@ def curves(
     metrics: Mapping[str, Scale] | None = None,
     title: str = "",
     size: FigureSize = "two columns",
+    window: int | None = None,
 ) -> Picture:
     """One number over the rounds: panels by title, and in each a curve for every method.
 
@@ -116,8 +117,8 @@ def curves(
 
     A curve is the mean over a method's runs, its band one standard deviation.  Each run is first
     smoothed by a moving average, over ten evaluations as in the paper's figures, and over fewer if
-    it is short; thin lines show what it was before.  ``metrics`` says how values of metrics that
-    are not registered are read.
+    it is short, or over ``window`` of them; thin lines show what it was before.  ``metrics`` says
+    how values of metrics that are not registered are read.
     """
     if size not in WIDTHS:
         raise unknown("size of a figure", size, WIDTHS)
@@ -126,7 +127,7 @@ def curves(
         panel: {label: tested for label, runs in groups.items() if (tested := _tested(runs, name))}
         for panel, groups in _by_layer(panels, name).items()
     }
-    window = _window(runs for groups in found.values() for runs in groups.values())
+    window = window or _window(runs for groups in found.values() for runs in groups.values())
     shown = Quantity(name, 100 if scale.percent else 1, window)
     labels = ("round", shown.label + scale.unit + shown.smoothing)
     return _figure(found, shown, labels, title, size)

@@ -45,13 +45,14 @@ ALL = [Style(c, m, line) for line, m, c in product(LINES, MARKERS, COLOURS)]
 def styles(methods: Iterable[str]) -> dict[str, Style]:
     """The style of each method: the same in every figure, as far as a figure leaves it free.
 
-    A method has the style of its algorithm; of several with one algorithm, and of all that are not
-    known, the name alone decides.  Should two names come to one style, the second gets the next.
+    A method has the style of its algorithm, be it written as in its paper (``GC-Fed``); of several
+    with one algorithm, and of all that are not known, the name alone decides.  Should two names
+    come to one style, the second gets the next.
     """
     found: dict[str, Style] = {}
     for method in methods:
         taken = found.values()
-        algorithm = method.split(", ")[0]
+        algorithm = method.split(", ")[0].lower().replace("-", "")
         style = _known(algorithm) if algorithm in KNOWN else None
         if style is None or style in taken:
             free = [each for each in _from_name(method) if each not in taken]

@@ -15,9 +15,6 @@ from typing import Any
 from gcfed.config.settings import Config, make, read
 from gcfed.errors import InputError, unknown
 
-GridSource = str | Path | Mapping[str, Any]
-"""A TOML file, or what would be in it."""
-
 TABLES = ("grid", "tune")
 KEYS = (*Config.model_fields, "alpha")
 
@@ -65,8 +62,14 @@ class Grid:
         return [config.seed for config in self.cells[0].configs]
 
 
+GridSource = str | Path | Mapping[str, Any] | Grid
+"""A TOML file, what would be in it, or cells that are no product of lists."""
+
+
 def read_grid(source: GridSource, *, name: str | None = None, plugins: Iterable[Path] = ()) -> Grid:
     """The grid of a file, called after it, or of a dict; ``plugins`` are added to its own."""
+    if isinstance(source, Grid):
+        return source
     if isinstance(source, str | Path):
         values, where, stem = read(Path(source)), str(source), Path(source).stem
     else:

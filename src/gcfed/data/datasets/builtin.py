@@ -76,3 +76,27 @@ def synthetic(
         return Examples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
 
     return Dataset(train=draw(train), test=draw(test), num_classes=num_classes)
+
+
+@DATASETS.register("blank")
+def blank(
+    root: Path,
+    *,
+    num_classes: int = 10,
+    train: int = 50000,
+    test: int = 10000,
+    shape: tuple[int, ...] = (3, 32, 32),
+) -> Dataset:
+    """Black images, which take no memory, of equally many of each class: for costs, not to learn.
+
+    ``root`` is not looked at.
+    """
+    if min(num_classes, train, test, *shape) < 1:
+        raise InputError("blank takes a positive num_classes, train, test and shape")
+
+    def make(size: int) -> Examples:
+        x = torch.zeros((), dtype=torch.uint8).expand(size, *shape)
+        return Examples(x, torch.arange(size) % num_classes)
+
+    still = ImageTransform((0.5,) * shape[0], (0.5,) * shape[0])
+    return Dataset(train=make(train), test=make(test), num_classes=num_classes, transform=still)

@@ -1,0 +1,216 @@
+"""The command that does a table or figure of the GC-Fed paper again."""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from gcfed.cli import console
+from gcfed.cli.options import DataDir, Plugins, StoreOption, check_positive
+from gcfed.cli.reports import OutOption, PivotOption, PlotOption, Report, SizeOption
+from gcfed.errors import InputError
+from gcfed.results.directory import STORE
+
+if TYPE_CHECKING:
+    from gcfed.paper.extent import Extent
+
+MUCH = "How much of it"
+
+
+def reproduce(
+    item: Annotated[str | None, typer.Argument(metavar="ITEM", hidden=True)] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the tables and figures; with ITEM, its cells.")
+    ] = False,
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'cifar10 5/100'",
+            help="Those with all these words; may be repeated.",
+            show_default="all",
+            rich_help_panel=MUCH,
+        ),
+    ] = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fedavg,gcfed,...",
+            help="Methods of the item.",
+            show_default="all",
+            rich_help_panel=MUCH,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs of each cell.", show_default="3, or 1 if reduced", rich_help_panel=MUCH
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Of each run.", show_default="the paper's", rich_help_panel=MUCH),
+    ] = None,
+    reduced: Annotated[
+        bool,
+        typer.Option(
+            "--reduced",
+            help="Embedded data, a small model and few rounds, for a laptop.",
+            rich_help_panel=MUCH,
+        ),
+    ] = False,
+    on_nonfinite: Annotated[
+        Literal["fail", "drop"],
+        typer.Option(help="What an update that is not finite does to a run.", rich_help_panel=MUCH),
+    ] = "fail",
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting.", rich_help_panel=MUCH),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cuda:0,cuda:1",
+            help="A process for each; cpu,cpu shares the cores.",
+            show_default="all GPUs, or the CPU",
+        ),
+    ] = None,
+    store: StoreOption = STORE,
+    data_dir: DataDir = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
+    ] = False,
+    found: Annotated[
+        bool, typer.Option("--found", help="Show what the store holds; train nothing.")
+    ] = False,
+    pivot: PivotOption = False,
+    out: OutOption = None,
+    plot: PlotOption = None,
+    size: SizeOption = "two columns",
+    plugin: Plugins = None,
+) -> None:
+    """Do a table or figure of the GC-Fed paper again, beside what is printed.
+
+    ITEM is a name that --list shows.  Its cells are one sweep: what is done is found in the store,
+    and the same command goes on with what was stopped.  Methods are as the paper's authors ran
+    them.  The exit code is that of gcfed sweep; a difference to the paper does not change it.
+
+    Examples:
+
+        gcfed reproduce --list
+        gcfed reproduce small-scale --reduced --algorithms fedavg,localgc,gcfed
+        gcfed reproduce small-scale --cells 'cifar10 5/100 0.1' --dry-run
+    """
+    from gcfed.config.settings import assignment
+    from gcfed.paper.extent import extent
+    from gcfed.paper.item import paper_item
+
+    if listed:
+        _list(item)
+        return
+    if item is None:
+        raise InputError("name a table or figure of the paper: gcfed reproduce --list shows them")
+    check_positive("--rounds", rounds)
+    check_positive("--seeds", seeds)
+    changes = dict(map(assignment, assignments or []))
+    if on_nonfinite != "fail":
+        changes["on_nonfinite"] = on_nonfinite
+    if plugin:
+        changes["plugins"] = [str(path) for path in plugin]
+    wanted = extent(
+        paper_item(item),
+        cells=cells or [],
+        methods=algorithms.split(",") if algorithms else [],
+        seeds=seeds or (1 if reduced else 3),
+        rounds=rounds,
+        changes=changes,
+        is_reduced=reduced,
+        data_dir=None if data_dir is None else str(data_dir),
+    )
+    report = Report(None, out, plot, size, pivot)
+    if not wanted.item.is_trained:
+        _divide(wanted, report)
+    elif dry_run:
+        _print_costs(wanted, store, devices)
+    else:
+        _train(wanted, report, store, devices, only_found=found)
+
+
+def _divide(wanted: "Extent", report: Report) -> None:
+    """Do an item that is about partitions alone."""
+    from gcfed.paper.beside import Beside
+    from gcfed.paper.doing import divided
+
+    made = Beside(divided(wanted, _command()))
+    report.show(made)
+    report.write(made)
+
+
+def _print_costs(wanted: "Extent", store: Path, devices: str | None) -> None:
+    """What cells cost; blank images stand for data that are not there."""
+    from gcfed.cli.sweep import print_plans
+    from gcfed.paper.stand_in import stand_ins
+    from gcfed.sweeps.sweep import Sweep
+
+    others = stand_ins(wanted)
+    for name in others:
+        console.say(f"{name} is not at hand: its costs are those of as many blank images")
+    grid = replace(wanted, stand_ins=others).grid()
+    print_plans(Sweep(grid, store, devices), as_json=False)
+
+
+def _train(
+    wanted: "Extent", report: Report, store: Path, devices: str | None, *, only_found: bool
+) -> None:
+    """Do what is missing as one sweep, unless only what is found is wanted, and compare."""
+    from gcfed.cli.board import watched
+    from gcfed.cli.sweep import sweep_exit_code
+    from gcfed.paper.beside import Beside
+    from gcfed.paper.doing import reproduced
+    from gcfed.sweeps.sweep import Sweep
+
+    sweep = Sweep(wanted.grid(), store, devices)
+    if not only_found:
+        with watched(sweep) as observe:
+            sweep.run(observe)
+    made = Beside(reproduced(wanted, sweep, _command()))
+    for state in sweep.of("failed"):
+        console.say(f"cell {state.cell.number} ({state.cell.name}) failed: {state.reason}")
+    if not made.made.numbers:
+        raise InputError(f"no cell of {wanted.item.name} that was asked for is done in {store}")
+    report.show(made)
+    if only_found:
+        report.write(made)
+        return
+    if sweep.is_stopped:
+        console.say("stopped; the same command goes on")
+    else:
+        report.write(made)
+    sys.exit(sweep_exit_code(sweep))
+
+
+def _command() -> str:
+    return shlex.join(["gcfed", *sys.argv[1:]])
+
+
+def _list(name: str | None) -> None:
+    from gcfed.paper.item import item_names, paper_item
+
+    if name is None:
+        items = map(paper_item, item_names())
+        columns = ("item", "what it shows", "source", "cells", "methods")
+        rows = [(i.name, i.title, i.source, str(len(i.cells)), str(len(i.methods))) for i in items]
+        console.table(columns, rows)
+        return
+    item = paper_item(name)
+    console.table(
+        ("cell", "settings"),
+        [(c.name, ", ".join(f"{k}={v}" for k, v in c.settings.items())) for c in item.cells],
+    )
+    console.tell(f"methods: {', '.join(item.methods)}")
+    if item.note:
+        console.tell(item.note)
+    for claim in item.claims:
+        console.tell(f"claim: {claim.text}")

@@ -1,0 +1,37 @@
+"""The page of results is made of files that ``gcfed reproduce`` wrote."""
+
+from made_reproductions import made
+from make_results import DOCS, RESULTS, draw, page, picture, read_all
+
+from gcfed.paper.beside import Beside
+
+
+def write(folder, name, **how):
+    folder.mkdir(exist_ok=True)
+    finals = {"FedAvg": [66.0, 66.4, 66.8], "GC-Fed": [72.0, 72.1, 72.2], "FedLC": [60.0, 61.0]}
+    found = made(finals, seconds=3700.0, device="a card", commit="0123456789abcdef", **how)
+    (folder / f"{name}.json").write_text(Beside(found).render("json"))
+
+
+def test_the_page_is_made_of_what_is_there():
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert text == page(read_all(RESULTS)), "python tools/make_results.py makes the page again"
+
+
+def test_a_page_of_two_tables(tmp_path):
+    write(tmp_path / "results", "small")
+    write(tmp_path / "results", "alike", item="baseline-validation", cell="cifar10 5/100 1")
+    found = read_all(tmp_path / "results")
+    assert list(found) == ["alike", "small"]  # in the order of the paper
+    text = page(found)
+    assert "66.44 (1.40)" in text and "66.40 (0.40)" in text and "2 of 3" in text
+    assert "a card" in text and "commit 0123456789" in text and "$ gcfed reproduce" in text
+    (tmp_path / "images").mkdir()
+    draw(found, tmp_path)
+    for name in found:
+        assert f"]({picture(name)})" in text
+        assert (tmp_path / picture(name)).stat().st_size > 1000
+
+
+def test_an_empty_page_says_so(tmp_path):
+    assert "No table has been done yet" in page(read_all(tmp_path))

@@ -1,0 +1,73 @@
+"""Makes docs/results.md, and its pictures, of what ``gcfed reproduce ITEM --out x.json`` wrote.
+
+``python tools/make_results.py`` makes them again; a test asks whether the page is up to date.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from gcfed.paper.beside import Beside
+from gcfed.paper.item import item_names
+from gcfed.paper.reproduction import Reproduction, read_reproduction
+from gcfed.progress import duration
+
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = DOCS / "results"
+HEAD = """\
+# Results
+
+The tables and figures of the GC-Fed paper, done again with `gcfed reproduce` and shown beside what
+the paper prints. Methods are as its authors ran them ([parity notes](parity.md)). This page is made
+of the files in `docs/results`; [Reproduce the paper](reproduce.md) says how they are made.
+"""
+NOTHING = "\nNo table has been done yet.\n"
+
+
+def read_all(folder: Path) -> dict[str, Reproduction]:
+    """The reproductions in a folder by the names of their files, in the order of the paper."""
+    found = {
+        path.stem: read_reproduction(json.loads(path.read_text(encoding="utf-8")), str(path))
+        for path in sorted(folder.glob("*.json"))
+    }
+    order = item_names()
+    return dict(sorted(found.items(), key=lambda pair: order.index(pair[1].item.name)))
+
+
+def page(found: dict[str, Reproduction]) -> str:
+    """The whole page."""
+    return HEAD + ("".join(section(*each) for each in found.items()) or NOTHING)
+
+
+def section(name: str, made: Reproduction) -> str:
+    """One reproduction: its table, its picture, and how it was made."""
+    how = made.made
+    facts = [f"{how.seeds} seeds"]
+    facts += [f"on {how.device}"] if how.device else []
+    facts += [f"{duration(how.seconds)} of training"] if how.seconds else []
+    facts += [f"commit {how.commit[:10]}"] if how.commit else []
+    return (
+        f"\n## {made.item.title}\n\n"
+        f"{made.item.source} of the paper; {', '.join(facts)}.\n\n"
+        f"```console\n$ {how.command}\n```\n\n"
+        f"{Beside(made).render('markdown')}\n"
+        f"![{made.item.title}]({picture(name)})\n"
+    )
+
+
+def picture(name: str) -> str:
+    """Where the picture of a file of results is, seen from the page."""
+    return f"images/results-{name}.png"
+
+
+def draw(found: dict[str, Reproduction], docs: Path) -> None:
+    """Make the pictures of the page."""
+    for name, made in found.items():
+        Beside(made).plot().savefig(docs / picture(name), dpi=150)
+
+
+if __name__ == "__main__":
+    results = read_all(RESULTS)
+    (DOCS / "results.md").write_text(page(results), encoding="utf-8")
+    draw(results, DOCS)
+    sys.stdout.write(f"docs/results.md shows {len(results)} reproductions\n")
