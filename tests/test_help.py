@@ -29,6 +29,7 @@ QUICK = [
     ["run", "--rounds", "x"],
     ["sweep"],
     ["resume", ""],
+    ["list"],
     ["list", "modells"],
 ]
 
@@ -43,6 +44,27 @@ for words in json.loads(sys.argv[1]):
     except SystemExit:
         pass
     assert "torch" not in sys.modules, words
+"""
+
+
+LISTED = """
+import contextlib, io, sys
+from gcfed.cli import main
+from gcfed.cli.choices import LISTS
+
+def printed(what):
+    sys.argv = ["gcfed", "list", what]
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        main()
+    return text.getvalue()
+
+written = {what: printed(what) for what in LISTS}
+assert "torch" not in sys.modules
+import gcfed.registry  # from here on the registries are asked
+for what, text in written.items():
+    assert text.count("\\n") > 1
+    assert text == printed(what), f"{what} changed: run python tools/make_tables.py"
+assert "torch" in sys.modules
 """
 
 
@@ -63,6 +85,27 @@ def test_help_and_typing_errors_do_without_torch():
     answer = subprocess.run(command, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     assert "AssertionError" not in answer.stderr
+
+
+def test_lists_do_without_torch_and_are_what_the_registries_say():
+    answer = subprocess.run([sys.executable, "-c", LISTED], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_a_list_has_what_a_plugin_registers(tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from gcfed.algorithms import FedProx, register\n"
+        "@register('nearby')\nclass Nearby(FedProx):\n    'Nearby: much like FedProx.'\n"
+    )
+    words = [sys.executable, "-m", "gcfed", "list", "algorithms", "--plugin", plugin]
+    answer = subprocess.run(words, capture_output=True, text=True)
+    assert "\nnearby      Nearby: much like FedProx." in answer.stdout
+
+
+def test_the_table_of_engines_has_auto():
+    assert str(package.ENGINES).splitlines()[1].startswith("auto ")
+    assert "auto" not in package.ENGINES
 
 
 def test_the_package_imports_a_name_when_it_is_asked_for():
