@@ -1,12 +1,13 @@
 """Runs started from the command line: with a progress bar, and a table at the end."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from gcfed.cli import console
 from gcfed.config.settings import Config
+from gcfed.errors import DIVERGED_ADVICE
 from gcfed.files import write_json
 from gcfed.progress import progress
 from gcfed.results import directory
@@ -39,7 +40,6 @@ def run_one(config: Config, folder: Path, quiet: bool = False) -> list[Run]:
 def _run(configs: Sequence[Config], paths: Sequence[Path], quiet: bool) -> list[Run]:
     with _watched(configs[0], configs[0].rounds, quiet) as observe:
         run_together(configs, paths, observe)
-    _say_engine(paths[0], quiet)
     return list(map(load_run, paths))
 
 
@@ -59,7 +59,6 @@ def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False
             went_on = f"went on after {first[i]} rounds" if i in first else "found"
             more = "" if run.rounds is None else f" (it has more than {run.rounds} rounds)"
             console.say(f"{went_on}: {run.path}{more}")
-    _say_engine(runs[0].path, quiet)
     return runs
 
 
@@ -93,19 +92,14 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
 
 @contextmanager
 def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
-    with progress(short(config.algorithm), rounds, quiet=quiet) as tick:
+    notes = nullcontext() if quiet else console.showing_notes()
+    with notes, progress(short(config.algorithm), rounds, quiet=quiet) as tick:
 
         def observe(lines: Mapping[int, Record]) -> None:
             for line in list(lines.values())[:1]:
                 tick(line["round"] + 1, round_note(judged_by(config, line), lines.values()))
 
         yield observe
-
-
-def _say_engine(path: Path, quiet: bool) -> None:
-    if not quiet:
-        made = load_run(path).provenance
-        console.say(f"engine: {made['engine']} on {made['device']} ({made['engine_reason']})")
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -117,5 +111,7 @@ def print_runs(runs: Sequence[Run]) -> None:
     for run in runs:
         if "reason" in run.summary:
             console.say(f"seed {run.config.seed}: {status_of(run)}")
+    if any("diverged" in run.summary for run in runs):
+        console.say(DIVERGED_ADVICE)
     if is_stopped(runs):
         console.say(f"to go on: gcfed resume {runs[0].path}")

@@ -115,6 +115,11 @@ class Run:
         found = path.read_bytes().count(b"\n") if path.exists() else 0
         return found if self.rounds is None else min(found, self.rounds)
 
+    def num_evaluations(self, metric: str | None = None) -> int:
+        """In how many rounds a metric has a value; by default what the run is judged by."""
+        test = f"test_{metric or self.metric.name}"
+        return sum(line.get(test) is not None for line in self.records)
+
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
         return self._lines(directory.TIMINGS, {"seconds": int | float})

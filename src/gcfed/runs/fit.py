@@ -20,6 +20,7 @@ from gcfed.progress import progress as shown, say
 from gcfed.results.captions import short
 from gcfed.results.facts import last_rounds, round_columns, round_note
 from gcfed.runs.disk_memory import first_snapshot
+from gcfed.runs.plan import engine_of, plan
 from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.setup import cross_entropy
@@ -60,7 +61,7 @@ class History:
             ("partition", config.partition),
             ("clients", f"{config.cohort} of {config.clients} a round"),
             ("rounds", f"{len(self.records)} of {config.rounds}"),
-            ("engine", _engine(self.experiment)),
+            ("engine", engine_of(self.experiment)),
         ]
         last = last_rounds(self.records, columns)
         return html_table(("history", ""), rows) + "\n" + html_table(columns, last)
@@ -114,7 +115,7 @@ def fit(
     )
     config = make({**settings, **named}, "fit")
     experiment = build(config, given)
-    for line in _plan(experiment, config.partition) if progress else ():
+    for line in plan(experiment) if progress else ():
         say(line)
     records, probed = list[Record](), list[Record]()
     begun = first_snapshot(experiment)
@@ -133,26 +134,6 @@ def fit(
                 on_round(records[-1])
     trained = experiment.setup.model.module(server.params, server.buffers)
     return History(records, trained, experiment, probed)
-
-
-def _plan(experiment: Experiment, partition: str) -> list[str]:
-    """What a run is about to do, before its first round; ``partition`` as it was asked for."""
-    setup, config = experiment.setup, experiment.config
-    schedule, sizes = setup.schedule, setup.data.parts.sizes
-    size = sum(weights.numel() for weights in setup.model.params.values())
-    work = f"{schedule.steps} steps" if schedule.epochs is None else f"{schedule.epochs} epochs"
-    return [
-        f"{config.model} of {size:,} parameters, trained by {short(config.algorithm)}: "
-        f"{schedule.rounds} rounds, a client doing {work} in each",
-        f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; {partition} gives "
-        f"a client {sizes.min():,} to {sizes.max():,} of {sizes.sum():,} examples",
-        f"engine: {_engine(experiment)}",
-    ]
-
-
-def _engine(experiment: Experiment) -> str:
-    chosen = experiment.setup.chosen
-    return f"{chosen.name} on {experiment.setup.device} ({chosen.reason})"
 
 
 def _check(module: Any, algorithm: Any, on_round: Any, settings: Mapping[str, Any]) -> None:

@@ -119,7 +119,7 @@ def stays_finite(algorithm: Algorithm) -> None:
     try:
         result = _run(algorithm)
     except NonFiniteUpdateError as error:
-        raise LawBroken(f"{error} on a small smooth problem") from error
+        raise LawBroken(f"{error.reason} on a small smooth problem") from error
     for name, x in tree.leaves((result.server, result.uploads)):
         if not x.isfinite().all():
             raise LawBroken(f"{int((~x.isfinite()).sum())} numbers of {name} are not finite")
