@@ -1,6 +1,5 @@
 """Options that several commands have."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,17 +68,12 @@ def check_positive(option: str, number: int | None) -> None:
 
 
 def trained_together(path: Path) -> list[list["Run"]]:
-    """The runs at a path, each with those that are trained together with it."""
+    """The runs at a path, each with those that are trained together with it, every set once."""
     from gcfed.results.run import find_runs
 
     runs = find_runs(path)
     if not runs:
         raise InputError(f"{path} is neither a run nor a folder of runs")
-    return sets_of(runs)
-
-
-def sets_of(runs: Sequence["Run"]) -> list[list["Run"]]:
-    """Each of these runs with those that are trained together with it, every set once."""
     sets: dict[Path, list[Run]] = {}
     for run in runs:
         together = run.together()

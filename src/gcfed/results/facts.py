@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gcfed.core.metrics import Scale
-from gcfed.results.seal import broken_seals, is_sealed
+from gcfed.results.seal import broken_seals, is_sealed, unsealed_files
 from gcfed.simulation.evaluation import Record
 
 if TYPE_CHECKING:
@@ -64,7 +64,11 @@ def status_of(run: "Run") -> str:
 
 def _seal(run: "Run") -> str:
     """Whether the files of a run are those that it ended with."""
-    return "; ".join(broken_seals(run)) or ("holds" if is_sealed(run) else "not sealed")
+    if changes := broken_seals(run):
+        return "; ".join(changes)
+    if not is_sealed(run):
+        return "not sealed"
+    return "; ".join(["holds", *(f"{name} is not sealed" for name in unsealed_files(run))])
 
 
 def _pace(run: "Run") -> str:

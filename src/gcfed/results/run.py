@@ -25,7 +25,7 @@ from gcfed.display import html_table
 from gcfed.errors import InputError
 from gcfed.lock import is_locked
 from gcfed.results import directory
-from gcfed.results.directory import best_model, read_lines
+from gcfed.results.directory import read_lines, saved_best
 from gcfed.results.facts import facts, last_rounds, round_columns
 from gcfed.results.fields import OF_FINISHED, OF_ROUND, OF_SUMMARY, fields_of
 from gcfed.results.seal import refuse_changed, warn_of_changes
@@ -145,11 +145,11 @@ class Run:
     @cached_property
     def best_model(self) -> nn.Module:
         """The module after the round that was best when the last checkpoint was written."""
-        path = best_model(self.path / directory.CHECKPOINTS)
-        if path is None:
+        best = saved_best(self.path / directory.CHECKPOINTS)
+        if best is None:
             raise InputError(f"{self.path} holds no best model: no round has been judged yet")
-        refuse_changed(self, path)
-        return self._module(path)
+        refuse_changed(self, best.path)
+        return self._module(best.path)
 
     def logits(self, x: Any) -> Tensor:
         """What the model says of raw examples, a tensor or an array as its data set has them."""
