@@ -32,8 +32,9 @@ def readable_labels(dataset: Dataset, loss: Loss) -> Dataset:
 def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> None:
     """Show the model, the loss and metrics an example: what fails is refused before a run."""
     x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
+    server = start(setup).server
     try:
-        logits = evaluation.predict(setup, start(setup).server, x).logits
+        logits = evaluation.predict(setup, server, x).logits
     except Exception as error:
         shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
         raise InputError(

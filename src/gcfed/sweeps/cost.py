@@ -10,6 +10,7 @@ import numpy as np
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
+from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.schedule import Schedule
 from gcfed.errors import InputError
 from gcfed.models.flops import count
@@ -64,9 +65,10 @@ def _bytes_a_client(experiment: Experiment) -> int:
     """What a client of the first round receives and sends."""
     setup = experiment.setup
     server, clients = start(setup)
-    job = prepare(setup, server, clients, 0, [0])
-    client = tree.take(job.cohort, 0)
-    trained = job.task.finish(job.task.begin(client), client)
+    with naming_hooks(setup.algorithm):
+        job = prepare(setup, server, clients, 0, [0])
+        client = tree.take(job.cohort, 0)
+        trained = job.task.finish(job.task.begin(client), client)
     averaged = setup.buffers == "average"
     sent = (*trained.upload[:2], trained.buffers if averaged else {})
     given = (client.anchor, client.message, client.buffers if averaged else {})
