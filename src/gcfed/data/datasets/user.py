@@ -162,6 +162,8 @@ def _both(train: Any, test: Any) -> tuple[Any, Any]:
 
 
 def _find(root: Path, path: str) -> Path:
+    if not path.strip():
+        raise InputError("path is empty: name a file or a folder, as in path='photos'")
     places = (Path(path).expanduser(), root / path)
     found = next((p for p in places if p.exists()), None)
     if found is None:
