@@ -187,4 +187,4 @@ def test_what_would_be_ignored_is_refused(changes, words, module, train):
 
 def test_a_history_says_what_it_is_in_a_line(module, train, test):
     history = fit(module, train, test, rounds=1, cohort=2, clients=4, engine="sequential")
-    assert repr(history).startswith("History of 1 rounds of gcfed") and len(repr(history)) < 200
+    assert repr(history).startswith("History of 1 rounds of gcfed, test_accuracy=")

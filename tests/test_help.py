@@ -120,7 +120,9 @@ def test_the_package_imports_a_name_when_it_is_asked_for():
 def test_every_public_name_is_there():
     for name in package.__all__:
         assert getattr(package, name) is not None
-    assert set(package.__all__) <= set(dir(package))
+    assert sorted(dir(package)) == sorted([*package.__all__, "__version__"])
+    assert package.FedAvg() == package.parse("fedavg")
+    assert "uniform" in package.SAMPLERS and "random" in package.FAULTS
     assert len(set(package.__all__)) == len(package.__all__)
     assert set(package.algorithms.__all__) < set(package.__all__)
     assert pickle.loads(pickle.dumps(package.FedProx(mu=0.5))) == package.FedProx(mu=0.5)

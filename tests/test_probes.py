@@ -17,6 +17,7 @@ from gcfed.analysis import PROBES, Drift, Observation, Probe
 from gcfed.analysis.probe import make_probes, measure
 from gcfed.config.build import build
 from gcfed.core.types import Upload
+from gcfed.results.facts import facts
 from gcfed.runs.store import RunStore
 
 pytest_plugins = ["running"]
@@ -172,6 +173,7 @@ def test_verify_notices_a_measurement_that_was_changed(tmp_path):
 
 def test_a_frame_has_what_was_measured(tmp_path):
     run(tiny(rounds=2, probes=["drift"]), tmp_path / "a")
+    assert ("probes", "drift: 2 rows in probes.jsonl") in facts(load_run(tmp_path / "a"))
     found = library.frame(tmp_path / "a")
     assert found["drift.norm"].tolist() == [row["drift.norm"] for row in rows(tmp_path / "a")]
     assert found["test_accuracy"].tolist() == [x["test_accuracy"] for x in lines(tmp_path / "a")]

@@ -37,6 +37,7 @@ RUN_FILES = (directory.CONFIG, directory.SUMMARY)
 """What makes a folder a run."""
 
 BATCH = 1000  # examples that a loaded model is shown at once
+LARGEST_PIXEL = 20.0  # of float images, with room for those that were normalised
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class Run:
     def logits(self, x: Any) -> Tensor:
         """What the model says of raw examples, a tensor or an array as its data set has them."""
         parts, model = torch.split(torch.as_tensor(x), BATCH), self.model
+        self._warn_of_scale(torch.as_tensor(x))
         try:
             with torch.no_grad():
                 return torch.cat([model(self._read(part)) for part in parts])
@@ -197,6 +199,16 @@ class Run:
         module = make_module(about["model"], shape, about["num_classes"], dtype=dtype)
         load_weights(module, path)
         return module.eval()
+
+    def _warn_of_scale(self, x: Tensor) -> None:
+        """Warn of float images that look like bytes, where floats to 1 belong."""
+        is_image = isinstance(self._transform, ImageTransform) and x.is_floating_point()
+        if is_image and x.numel() and x.max() > LARGEST_PIXEL:
+            warnings.warn(
+                f"these images are floats up to {x.max():g}, and the model of {self.path} takes "
+                "bytes up to 255 or floats up to 1: divide by 255, or give bytes",
+                stacklevel=4,
+            )
 
     def _read(self, x: Tensor) -> Any:
         return x if self._transform is None else self._transform(x, None)

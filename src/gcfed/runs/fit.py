@@ -49,9 +49,8 @@ class History:
     def __repr__(self) -> str:
         name = f"test_{self.experiment.metric.name}"
         last = f"{name}={self.records[-1][name]}"
-        return (
-            f"History of {len(self.records)} rounds of {self.experiment.config.algorithm}, {last}"
-        )
+        algorithm = short(self.experiment.config.algorithm)
+        return f"History of {len(self.records)} rounds of {algorithm}, {last}"
 
     def _repr_html_(self) -> str:
         config, columns = self.experiment.config, round_columns(self.experiment.metrics)
@@ -97,7 +96,7 @@ def fit(
     left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
     run will do and how far it is.  A run that diverges raises `DivergedError`.
     """
-    _check(module, algorithm, on_round, settings)
+    _check(module, algorithm, on_round, progress, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
@@ -136,13 +135,21 @@ def fit(
     return History(records, trained, experiment, probed)
 
 
-def _check(module: Any, algorithm: Any, on_round: Any, settings: Mapping[str, Any]) -> None:
+def _check(
+    module: Any, algorithm: Any, on_round: Any, progress: Any, settings: Mapping[str, Any]
+) -> None:
     if not isinstance(module, nn.Module):
         raise InputError(f"fit trains an nn.Module; not {module!r}")
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
+        name = algorithm.__name__
+        raise InputError(f"algorithm={name} is a class: write algorithm={name}()")
     if not isinstance(algorithm, Algorithm | str):
         raise InputError(f"algorithm is a text or an Algorithm; not {algorithm!r}")
     if on_round is not None and not callable(on_round):
         raise InputError(f"on_round is a function of a round's line; not {on_round!r:.200}")
+    if not isinstance(progress, bool):
+        hint = ": on_round takes a function of a round's line" if callable(progress) else ""
+        raise InputError(f"progress is True or False; not {progress!r:.200}{hint}")
     for key in ("dataset", "model", "track"):
         if key in settings:
             raise InputError(f"fit takes no {key}: it has a module, data and on_round of yours")
