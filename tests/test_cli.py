@@ -274,6 +274,7 @@ def test_a_run_that_diverges(gcfed, tmp_path):
     answer = gcfed("run", *flags(lr=1e30), "--out", "b")
     assert answer.code == 3
     assert "seed 0: failed in round 1: the updates of clients" in answer.err
+    assert "a smaller lr or server_lr often helps; on_nonfinite = 'drop'" in answer.err
     assert (tmp_path / "b" / "rounds.jsonl").read_bytes() == b""
     shown = gcfed("show", "b")
     assert shown.code == 0

@@ -166,7 +166,7 @@ def test_what_is_refused(module, train, test):
     bad[4] = np.nan
     with pytest.raises(InputError, match="train example 4 holds a number that is not finite"):
         fit(module, (bad, train[1]), test, **SETTINGS)
-    with pytest.raises(DivergedError, match="not finite") as error:
+    with pytest.raises(DivergedError, match="not finite; a smaller lr or server_lr") as error:
         fit(module, train, test, **{**SETTINGS, "lr": 1e38})
     assert error.value.round == 0
 
