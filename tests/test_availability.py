@@ -487,7 +487,7 @@ def wrong(answer):
         ("availability=daily(period=0)", "daily takes a positive count of rounds; not period=0"),
         ("availability=daily(least=0.9, most=0.1)", "not least=0.9, most=0.1"),
         ("availability=sessions(on=0)", "sessions takes positive counts; not on=0, off=30"),
-        ("availability=sessions(on=2.5)", "sessions(on=...) is int, not 2.5"),
+        ("availability=sessions(on=2.5)", "sessions(on=...) is a whole number, not 2.5"),
         ("availability=trace", "availability trace needs a value for path"),
         ("availability=trace(path='no.csv')", "there is no trace"),
         ("sampler=cyclic(groups=4)", "a cohort of 3 cannot be drawn from the 2 of 10 clients"),

@@ -45,8 +45,18 @@ def test_run_writes_a_directory_and_says_where(gcfed, tmp_path):
     }
     assert "finished" in answer.out
     assert "mine" in answer.out
-    assert "fedavg: round 2 of 2  accuracy" in answer.err  # progress is no result
-    assert "engine: sequential on cpu (as asked)" in answer.err
+    assert answer.err.splitlines()[0].startswith("mlp(hidden=(8,)) of 610 parameters, trained by f")
+    assert "\nengine: sequential on cpu (as asked)\nfedavg: round 1 of 2  accuracy" in answer.err
+
+
+def test_clients_that_hold_less_than_a_batch_are_told_once(gcfed):
+    said = "10 of 10 clients hold fewer examples than a batch of 21 and "
+    words = flags(partition="iid", batch_size=21, rounds=1)
+    assert gcfed("run", *words, "--seeds", "0,1").err.count(said + "repeat them to fill it") == 1
+    assert said + "train on smaller batches" in gcfed("run", *words, "--set=fill=none").err
+    assert "fewer examples" not in gcfed("run", *flags(partition="iid", batch_size=20)).err
+    quiet = gcfed("run", *words, "--set=lr=0.5", "--json")
+    assert quiet.err == ""
 
 
 def test_every_flag_reaches_the_config(gcfed, tmp_path):
@@ -264,6 +274,7 @@ def test_a_run_that_diverges(gcfed, tmp_path):
     answer = gcfed("run", *flags(lr=1e30), "--out", "b")
     assert answer.code == 3
     assert "seed 0: failed in round 1: the updates of clients" in answer.err
+    assert "a smaller lr or server_lr often helps; on_nonfinite = 'drop'" in answer.err
     assert (tmp_path / "b" / "rounds.jsonl").read_bytes() == b""
     shown = gcfed("show", "b")
     assert shown.code == 0

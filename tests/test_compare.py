@@ -410,6 +410,24 @@ def test_a_method_tuned_for_each_task_is_one_row(tmp_path):
     assert "lr (0.01, 0.1)" in found.pivot().notes[0]
 
 
+def test_what_stands_below_a_pivot_is_of_the_pivot(two):
+    line = (
+        "final values of accuracy in %: mean (standard deviation) over seeds, "
+        "each the mean of the one evaluation"
+    )
+    assert compare(two).pivot().notes[-1] == line
+    *_, before, last = compare(two, baseline="fedavg").pivot().notes
+    assert before == line
+    assert last == "a pivot has final values alone: the table without it has the rest"
+
+
+def test_the_number_of_evaluations_is_that_of_the_runs(tmp_path):
+    make_run(tmp_path / "a", [0.5] * 3)
+    assert "final: of all 3 evaluations;" in compare(tmp_path).render()
+    make_run(tmp_path / "b", [0.5] * 12, algorithm="gcfed", rounds=12)
+    assert "final: of the last 10 evaluations, or of all if fewer;" in compare(tmp_path).render()
+
+
 def test_one_task_has_a_pivot_of_one_column(two):
     assert compare(two).pivot().columns == ("method", "final (%)")
 
@@ -435,7 +453,7 @@ def test_plain_text(two):
     assert lines[3] == "* best, + second"
     assert "not adjusted" in lines[-1]
     assert lines[-2].startswith(
-        "accuracy: mean (standard deviation) over seeds; final: of the last"
+        "accuracy: mean (standard deviation) over seeds; final: of the one evaluation; best:"
     )
     assert str(compare(two)) == compare(two).render("text")
 

@@ -166,7 +166,7 @@ def test_what_is_refused(module, train, test):
     bad[4] = np.nan
     with pytest.raises(InputError, match="train example 4 holds a number that is not finite"):
         fit(module, (bad, train[1]), test, **SETTINGS)
-    with pytest.raises(DivergedError, match="not finite") as error:
+    with pytest.raises(DivergedError, match="not finite; a smaller lr or server_lr") as error:
         fit(module, train, test, **{**SETTINGS, "lr": 1e38})
     assert error.value.round == 0
 
@@ -187,4 +187,4 @@ def test_what_would_be_ignored_is_refused(changes, words, module, train):
 
 def test_a_history_says_what_it_is_in_a_line(module, train, test):
     history = fit(module, train, test, rounds=1, cohort=2, clients=4, engine="sequential")
-    assert repr(history).startswith("History of 1 rounds of gcfed") and len(repr(history)) < 200
+    assert repr(history).startswith("History of 1 rounds of gcfed, test_accuracy=")

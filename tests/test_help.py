@@ -29,6 +29,7 @@ QUICK = [
     ["run", "--rounds", "x"],
     ["sweep"],
     ["resume", ""],
+    ["list"],
     ["list", "modells"],
 ]
 
@@ -43,6 +44,27 @@ for words in json.loads(sys.argv[1]):
     except SystemExit:
         pass
     assert "torch" not in sys.modules, words
+"""
+
+
+LISTED = """
+import contextlib, io, sys
+from gcfed.cli import main
+from gcfed.cli.choices import LISTS
+
+def printed(what):
+    sys.argv = ["gcfed", "list", what]
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        main()
+    return text.getvalue()
+
+written = {what: printed(what) for what in LISTS}
+assert "torch" not in sys.modules
+import gcfed.registry  # from here on the registries are asked
+for what, text in written.items():
+    assert text.count("\\n") > 1
+    assert text == printed(what), f"{what} changed: run python tools/make_tables.py"
+assert "torch" in sys.modules
 """
 
 
@@ -65,6 +87,27 @@ def test_help_and_typing_errors_do_without_torch():
     assert "AssertionError" not in answer.stderr
 
 
+def test_lists_do_without_torch_and_are_what_the_registries_say():
+    answer = subprocess.run([sys.executable, "-c", LISTED], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_a_list_has_what_a_plugin_registers(tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from gcfed.algorithms import FedProx, register\n"
+        "@register('nearby')\nclass Nearby(FedProx):\n    'Nearby: much like FedProx.'\n"
+    )
+    words = [sys.executable, "-m", "gcfed", "list", "algorithms", "--plugin", plugin]
+    answer = subprocess.run(words, capture_output=True, text=True)
+    assert "\nnearby      Nearby: much like FedProx." in answer.stdout
+
+
+def test_the_table_of_engines_has_auto():
+    assert str(package.ENGINES).splitlines()[1].startswith("auto ")
+    assert "auto" not in package.ENGINES
+
+
 def test_the_package_imports_a_name_when_it_is_asked_for():
     code = (
         "import sys, gcfed; assert 'torch' not in sys.modules; gcfed.InputError; "
@@ -77,7 +120,9 @@ def test_the_package_imports_a_name_when_it_is_asked_for():
 def test_every_public_name_is_there():
     for name in package.__all__:
         assert getattr(package, name) is not None
-    assert set(package.__all__) <= set(dir(package))
+    assert sorted(dir(package)) == sorted([*package.__all__, "__version__"])
+    assert package.FedAvg() == package.parse("fedavg")
+    assert "uniform" in package.SAMPLERS and "random" in package.FAULTS
     assert len(set(package.__all__)) == len(package.__all__)
     assert set(package.algorithms.__all__) < set(package.__all__)
     assert pickle.loads(pickle.dumps(package.FedProx(mu=0.5))) == package.FedProx(mu=0.5)
@@ -144,10 +189,18 @@ def test_examples_are_commands(words):
         (["run", "--roundz", "1"], "unknown option of gcfed run: '--roundz'; did you mean '--r"),
         (["run", "--rounds", "x"], "invalid value for '--rounds': 'x' is not a valid integer; "),
         (["show"], "missing argument 'RUN'; gcfed show --help shows what it takes"),
-        (["resume", ""], "a path is empty: name a run directory"),
-        (["verify", " "], "a path is empty: name a run directory"),
-        (["show", ""], "a path is empty: name a run directory"),
-        (["compare", ""], "a path is empty: name a run directory"),
+        (["resume", ""], "invalid value for 'RUN': a path is empty: name a file or a folder"),
+        (["verify", " "], "invalid value for 'RUN': a path is empty: name a file or a folder"),
+        (["show", ""], "invalid value for 'RUN': a path is empty: name a file or a folder"),
+        (["compare", ""], "a path is empty: name a file or a folder"),
+        (["sweep", ""], "invalid value for 'GRID.toml': a path is empty"),
+        (["run", ""], "invalid value for '[CONFIG.toml]': a path is empty"),
+        (["run", "--store", ""], "invalid value for '--store': a path is empty"),
+        (["run", "--out", ""], "invalid value for '--out': a path is empty"),
+        (["run", "--plugin", ""], "invalid value for '--plugin': a path is empty"),
+        (["demo", "--out", ""], "invalid value for '--out': a path is empty"),
+        (["data", "list", "--data-dir", ""], "invalid value for '--data-dir': a path is empty"),
+        (["compare", "x", "--plot", ""], "invalid value for '--plot': a path is empty"),
         (["list", "modells"], "unknown list: 'modells'; did you mean 'models'?"),
     ],
 )

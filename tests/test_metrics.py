@@ -13,7 +13,7 @@ from torch import nn
 
 from gcfed import DATASETS, METRICS, InputError, compare, fit, load_run, resume, run, sweep
 from gcfed.core.metrics import Scale, as_metrics, named
-from gcfed.results.directory import best_model
+from gcfed.results.directory import saved_best
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -132,10 +132,10 @@ def test_the_best_round_has_the_smallest_loss(tmp_path):
     assert summary["test_loss_last"] == found[-1]["test_loss"]
     assert summary["test_loss"] == pytest.approx(np.mean([line["test_loss"] for line in found]))
     assert "test_accuracy" not in summary
-    kept = best_model(tmp_path / "a" / "checkpoints")
+    kept = saved_best(tmp_path / "a" / "checkpoints").path
     assert kept.stem.split("-")[1] == f"{best['round'] + 1:08}"
     resume(tmp_path / "a", rounds=9)
-    assert best_model(tmp_path / "a" / "checkpoints").name == kept.name
+    assert saved_best(tmp_path / "a" / "checkpoints").path.name == kept.name
 
 
 def test_the_best_round_is_chosen_on_validation_examples_where_there_are_some(tmp_path):

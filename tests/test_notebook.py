@@ -182,7 +182,7 @@ def test_fit_says_what_it_will_do_and_how_far_it_is(capsys):
     assert lines[0] == (
         "Mine of 147 parameters, trained by fedprox: 3 rounds, a client doing 2 epochs in each"
     )
-    assert lines[1] == "2 of 6 clients a round; iid gives a client 20 to 20 of 120 examples"
+    assert lines[1] == "2 of 6 clients a round; with iid a client holds 20 to 20 of 120 examples"
     assert lines[2] == "engine: sequential on cpu (as asked)"
     for t, line in enumerate(lines[3:]):
         accuracy = f"{100 * history['test_accuracy'][t]:.2f}"
@@ -200,7 +200,7 @@ def test_fit_can_be_quiet(capsys):
 def test_fit_counts_steps_and_says_what_a_client_holds(capsys):
     fitted(epochs=None, steps=4, partition="dirichlet(alpha=0.5)", rounds=1)
     plan = capsys.readouterr().err
-    assert "1 rounds, a client doing 4 steps in each" in plan and "dirichlet(alpha=0.5) g" in plan
+    assert "1 rounds, a client doing 4 steps in each" in plan and "with α = 0.5 a client h" in plan
 
 
 def test_a_history(capsys):

@@ -21,6 +21,7 @@ from gcfed.config.build import build
 from gcfed.core.centralization import centralize
 from gcfed.core.roles import Role
 from gcfed.core.types import Upload
+from gcfed.results.facts import facts
 from gcfed.runs.store import RunStore
 
 pytest_plugins = ["running"]
@@ -248,6 +249,7 @@ def test_show_says_what_share_of_the_time_each_probe_took(tmp_path, gcfed):
 
 def test_a_frame_has_what_was_measured(tmp_path):
     run(tiny(rounds=2, probes=["drift"]), tmp_path / "a")
+    assert ("probes", "drift: 2 rows in probes.jsonl") in facts(load_run(tmp_path / "a"))
     found = library.frame(tmp_path / "a")
     assert found["drift.norm"].tolist() == [row["drift.norm"] for row in rows(tmp_path / "a")]
     assert found["test_accuracy"].tolist() == [x["test_accuracy"] for x in lines(tmp_path / "a")]

@@ -306,6 +306,9 @@ def test_the_weights_load_with_one_call_and_predict_in_one_line(tmp_path):
     assert torch.equal(load_run(tmp_path / "a").predict(images), wanted.argmax(1))
     assert torch.equal(torch.get_rng_state(), before)
     torch.testing.assert_close(load_run(str(tmp_path / "a")).logits(images.numpy()), wanted)
+    torch.testing.assert_close(load_run(tmp_path / "a").logits(images / 255), wanted)
+    with pytest.warns(UserWarning, match="these images are floats up to 255, .* divide by 255"):
+        load_run(tmp_path / "a").predict(images.float())
     module = MODELS["mlp"]((1, 28, 28), 10, hidden=(4,))
     load_model(module, tmp_path / "a" / "model.safetensors")
     shown = experiment.dataset.transform(images, None)

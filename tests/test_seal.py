@@ -22,6 +22,7 @@ pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32")
 
 OLD = Path(__file__).parent / "old_runs"
+FILES = ("config.toml", "rounds.jsonl", "probes.jsonl", "model.safetensors")
 SETTINGS = {"rounds": 4, "probes": ["drift"], "validation": 0.2, "evaluate_every": 2}
 
 
@@ -79,7 +80,7 @@ def other(value):
 
 def test_a_run_that_ended_is_sealed(path):
     seal = summary_of(path)[SEAL]
-    assert {"config.toml", "rounds.jsonl", "probes.jsonl", "model.safetensors"} <= seal.keys()
+    assert {*FILES} <= seal.keys()
     for name in seal.keys() - {"summary.json"}:
         assert seal[name] == hashlib.sha256((path / name).read_bytes()).hexdigest(), name
     assert any(name.startswith("checkpoints/best-") for name in seal)
@@ -124,6 +125,16 @@ def test_an_evaluation_that_is_hidden_is_told(path):
     assert verify(path).differs == 1
 
 
+def test_the_last_evaluation_cannot_be_hidden(tmp_path):
+    run(tiny(**SETTINGS | {"rounds": 3}), tmp_path / "a")
+    found = lines(tmp_path / "a")
+    assert [line["tested"] for line in found] == [None, "global", "global"]
+    found[2] |= {key: None for key in found[2] if key.startswith(("test", "validation"))}
+    write_lines(tmp_path / "a" / "rounds.jsonl", found)
+    seal_again(tmp_path / "a")
+    assert verify(tmp_path / "a").differs == 2
+
+
 LINES = {
     "cut": lambda found: found[:-1],
     "added": lambda found: [*found, found[-1] | {"round": 4}],
@@ -144,9 +155,7 @@ def test_every_line_is_compared(path, name, change):
     assert not verify(path).holds
 
 
-@pytest.mark.parametrize(
-    "name", ["config.toml", "rounds.jsonl", "probes.jsonl", "model.safetensors"]
-)
+@pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_missing_cut_or_changed_is_told(path, name):
     data = (path / name).read_bytes()
     changed = f"{name} was changed after the run ended"
@@ -257,6 +266,58 @@ def test_the_best_model_is_sealed_too(path):
         load_run_quietly(path).best_model  # noqa: B018
     shutil.rmtree(path / "checkpoints")  # takes up space that some need
     assert verify(path).holds
+
+
+def test_the_best_model_is_done_again(path):
+    best = next((path / "checkpoints").glob("best-*"))
+    right = best.read_bytes()
+    zero_bytes(best)
+    seal_again(path)
+    assert verify(path, quick=True).holds
+    assert verify(path).reasons == (
+        f"the weights in {best.name} are not those that the run came to",
+    )
+    best.write_bytes(right)
+    seal_again(path)
+    assert verify(path).holds
+
+
+def test_the_best_model_is_that_of_the_best_round(path):
+    (manifest,) = (path / "checkpoints").glob("*4.json")
+    found = json.loads(manifest.read_text())
+    scores = [line["validation_accuracy"] or 0.0 for line in lines(path)]
+    assert found["best"]["round"] == max(range(4), key=scores.__getitem__)
+    found["best"]["round"] = 4 - found["best"]["round"]
+    manifest.write_text(json.dumps(found))
+    (reason,) = verify(path).reasons
+    assert reason.endswith(" is not the model of the best round")
+    manifest.write_text("{}")
+    with pytest.raises(InputError, match=r"00000004\.json is damaged"):
+        verify(path)
+
+
+@pytest.mark.parametrize("field", ["commit", "engine_reason", "resumed", SEAL])
+def test_where_a_run_came_from_is_sealed(path, field):
+    file = path / "provenance.json"
+    made = json.loads(file.read_text())
+    file.write_text(json.dumps(made | {field: "made up"}))
+    reason = "provenance.json was changed after it was written"
+    assert broken_seals(open_run(path)) == [reason] and verify(path).reasons == (reason,)
+    file.write_text("{")
+    assert any("provenance.json cannot be read" in r for r in broken_seals(open_run(path)))
+    file.unlink()
+    assert broken_seals(open_run(path)) == ["provenance.json is missing"]
+
+
+def test_an_older_seal_does_not_hold_where_a_run_came_from(gcfed, path):
+    made = json.loads((path / "provenance.json").read_text())
+    del made[SEAL]
+    (path / "provenance.json").write_text(json.dumps(made))
+    found = verify(path)
+    assert (found.holds, found.sealed, found.unsealed) == (True, True, ("provenance.json",))
+    said = "the files are those that the run ended with; provenance.json is not sealed"
+    assert gcfed("verify", path, "--quick").out == f"{path}: {said}\n"
+    assert "holds; provenance.json is not sealed" in gcfed("show", path).out
 
 
 def test_numbers_that_were_changed_are_shown_with_a_warning(gcfed, path):

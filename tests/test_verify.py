@@ -123,6 +123,20 @@ def test_verify_on_the_command_line(gcfed, tmp_path):
     changed = "rounds.jsonl was changed after the run ended"
     otherwise = "round 2 comes out otherwise than it was recorded: weights_sha256"
     assert f"runs/a/seed-1: {changed}; {otherwise}" in verdicts
+    made = json.loads((tmp_path / "runs" / "b" / "provenance.json").read_text())
+    made["identity"]["data_sha256"] = "0"
+    (tmp_path / "runs" / "b" / "provenance.json").write_text(json.dumps(made))
+    (tmp_path / "runs" / "c").mkdir()
+    (tmp_path / "runs" / "a" / "seed-1").rename(tmp_path / "runs" / "z")
+    gcfed("run", *flags(rounds=1), "--out", "runs/d")
+    answer = gcfed("verify", "runs")
+    assert answer.code == 1
+    alone, other, last, moved = answer.out.splitlines()
+    assert alone.startswith("runs/a/seed-0: cannot be verified: runs/a/seed-0 was trained togeth")
+    assert other.startswith("runs/b: provenance.json was changed after it was written; cannot be ")
+    assert "runs/b began with other data than there is now" in other
+    assert last == "runs/d: 1 rounds again, every one to the same bits"
+    assert moved.startswith("runs/z: ") and "cannot be verified: runs/z was tr" in moved
     wrong = gcfed("verify", "none")
     assert wrong.code == 2
     assert "none is neither a run nor a folder of runs" in wrong.err

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from running import tiny
 
-from gcfed import Algorithm, InputError, simulate
+from gcfed import Algorithm, InputError, run_round, simulate, start
 from gcfed.algorithms import FedProx, FedSAM, GCFed, Scaffold
+from gcfed.config.build import Given, build
 from gcfed.core import keys, tree
 from gcfed.core.hook_checks import BELONGS, with_checked_hooks
 from gcfed.core.types import Upload
 from gcfed.engines.workers import Workers
+from gcfed.sweeps.cost import cost
 from gcfed.testing import laws
 
 pytest_plugins = ["running"]
@@ -307,6 +310,39 @@ def test_an_unwritten_hook_is_told_without_a_line(make_setup):
     """A hook may be any callable, such as one of torch's."""
     said = refusal(make_setup, made(begin=staticmethod(torch.add)))
     assert said.startswith("begin of Mine raises TypeError: add()")
+
+
+def test_a_hook_that_is_no_function_is_named():
+    with pytest.raises(InputError, match=f"^gradient of Mine {HERE} is a hook, .*; not 3$"):
+        made(gradient=3)
+
+
+def dividing(self, *arguments):
+    return 1 / 0
+
+
+@pytest.mark.parametrize("hook", [hook for hook in BELONGS if hook != "init_server"])
+def test_a_round_by_itself_names_its_hook(make_setup, hook):
+    setup = make_setup(made(Keeper, **{hook: dividing}), engine="sequential")
+    with pytest.raises(InputError, match=f"^{hook} of Mine {HERE} raises ZeroDivisionError"):
+        run_round(setup, *start(setup), 0, [0, 1])
+
+
+def test_a_check_that_raises_is_named(make_setup):
+    with pytest.raises(InputError, match=f"^check of Mine {HERE} raises ZeroDivisionError"):
+        make_setup(made(check=dividing) + FedProx())
+
+
+@pytest.mark.parametrize("hook", ["broadcast", "init_client", "begin", "upload"])
+def test_the_cost_of_a_cell_names_its_hook(hook):
+    given = Given(algorithm=made(Keeper, **{hook: dividing}))
+    with pytest.raises(InputError, match=f"^{hook} of Mine {HERE} raises ZeroDivisionError"):
+        cost(build(tiny(), given), None)
+
+
+def test_a_server_that_cannot_begin_is_not_the_models_fault():
+    with pytest.raises(InputError, match=f"^init_server of Mine {HERE} raises ZeroDivisionError"):
+        build(tiny(), Given(algorithm=made(init_server=dividing)))
 
 
 def test_laws_are_not_tried_on_a_wrong_hook():

@@ -1,10 +1,11 @@
 """Tables of all methods, made of the registry and of what the docstrings say.
 
-``python tools/make_tables.py`` writes the table of README.md.  The pages get theirs when they are
-built.
+``python tools/make_tables.py`` writes the table of README.md, and the tables that ``gcfed list``
+prints without importing torch.  The pages get theirs when they are built.
 """
 
 import inspect
+import json
 import re
 import sys
 from collections import defaultdict
@@ -13,8 +14,11 @@ from pathlib import Path
 
 from docstring_markdown import as_markdown
 
+import gcfed.cli
 from gcfed.algorithms import ALGORITHMS
+from gcfed.cli.choices import FILE, LISTS, collect
 
+CHOICES = Path(gcfed.cli.__file__).parent / FILE
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- methods:start, by tools/make_tables.py -->", "<!-- methods:end -->"
 SOURCE = re.compile(r"(\w+ et al\.) \((\d{4})\).*?(https://[^\s;,]+)", re.DOTALL)
@@ -101,6 +105,13 @@ def readme(text: str) -> str:
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
+def lists() -> str:
+    """All that ``gcfed list`` can print, as JSON."""
+    found = {what: collect(what)._asdict() for what in LISTS}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.stdout.write(f"{README.name} has {len(methods())} methods\n")
+    CHOICES.write_text(lists(), encoding="utf-8")
+    sys.stdout.write(f"{README.name} has {len(methods())} methods, {FILE} {len(LISTS)} lists\n")

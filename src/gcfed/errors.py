@@ -13,6 +13,12 @@ class InputError(ValueError):
     """Something asked for makes no sense; the message says what, where and what to do."""
 
 
+DIVERGED_ADVICE = (
+    "a smaller lr or server_lr often helps; on_nonfinite = 'drop' leaves such updates out"
+)
+"""What to try when a run diverges."""
+
+
 class DivergedError(ArithmeticError):
     """A run whose numbers are no longer finite, with the round in which that showed.
 
@@ -20,7 +26,7 @@ class DivergedError(ArithmeticError):
     """
 
     def __init__(self, round: int, reason: str) -> None:
-        super().__init__(f"round {round + 1}: {reason}")
+        super().__init__(f"round {round + 1}: {reason}; {DIVERGED_ADVICE}")
         self.round = round
         self.reason = reason
 

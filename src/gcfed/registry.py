@@ -196,6 +196,8 @@ def _is_subclass(entry: Any, base: type) -> bool:
 def expression(text: str, kind: str) -> ast.expr:
     """``text`` as a Python expression, which nothing evaluates."""
     checked(f"the text of {a(kind)}", text, str)
+    if not text.strip():
+        raise InputError(f"the text of {a(kind)} is empty: gcfed list shows what it may name")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

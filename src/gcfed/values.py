@@ -113,7 +113,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+_SINGULAR = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+_PLURAL = {int: "whole numbers", float: "numbers", str: "texts"}
+
+
 def _describe(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(repr, get_args(hint)))}"
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+    """What a value of this type is, in plain words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if origin in (UnionType, Union):
+        return " or ".join(map(_describe, arguments))
+    if origin in (tuple, list, Sequence):
+        return f"a list of {_PLURAL.get(arguments[0], str(arguments[0]))}"
+    if hint is None or hint is type(None):
+        return "None"
+    return _SINGULAR.get(hint) or (hint.__name__ if isinstance(hint, type) else str(hint))

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gcfed.cli.completion import names_of
-from gcfed.cli.options import Plugins, RunPaths
+from gcfed.cli.options import Plugins, RunPaths, setting_option
 from gcfed.cli.reports import (
     COMPARED,
     BaselineOption,
@@ -26,12 +25,7 @@ def compare(
     runs: RunPaths,
     metric: Annotated[
         str | None,
-        typer.Option(
-            help="Such as loss.",
-            show_default="what the runs are judged by",
-            rich_help_panel=COMPARED,
-            autocompletion=names_of("metrics"),
-        ),
+        setting_option(COMPARED, "Such as loss.", "what the runs are judged by", "metrics"),
     ] = None,
     target: Annotated[
         float | None,

@@ -1,7 +1,9 @@
 """How the command line prints results, errors and warnings."""
 
+import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
@@ -47,6 +49,27 @@ def tell(text: str = "") -> None:
 def fail(text: object) -> None:
     """What is wrong."""
     err.print(f"[red]error:[/] {escape(str(text))}", soft_wrap=True)
+
+
+class NoteHandler(logging.Handler):
+    """Says what is logged, a line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+@contextmanager
+def showing_notes() -> Iterator[None]:
+    """Inside, say what runs log about themselves."""
+    log, handler = logging.getLogger("gcfed"), NoteHandler()
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def show_warnings() -> None:

@@ -8,7 +8,7 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.exits import exit_code
-from gcfed.cli.options import Plugins
+from gcfed.cli.options import Plugins, path_option
 from gcfed.cli.pictures import save
 from gcfed.files import refuse_existing, unused_folder
 
@@ -42,7 +42,7 @@ def configs(rounds: int = ROUNDS) -> dict[str, list["Config"]]:
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Folder to make.", show_default="runs/demo")
+        Path | None, path_option(help="Folder to make.", show_default="runs/demo")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = ROUNDS,
     plugin: Plugins = None,

@@ -1,8 +1,7 @@
 """Options that several commands have."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,16 +20,42 @@ def _load(paths: list[Path] | None) -> list[Path]:
     return paths or []
 
 
-def _path(text: str) -> Path:
+def _path(text: str | Path) -> Path:
     """A path that was really given: the empty text of an unset variable is not this folder."""
-    if not text.strip():
-        raise InputError("a path is empty: name a run directory or a folder of them, such as runs")
+    if not str(text).strip():
+        raise InputError("a path is empty: name a file or a folder, such as runs")
     return Path(text)
+
+
+def path_option(*names: str, **options: Any) -> Any:
+    """An option that takes a path."""
+    return typer.Option(*names, **{"metavar": "PATH", "parser": _path, **options})
+
+
+def path_argument(metavar: str) -> Any:
+    """An argument that is a path."""
+    return typer.Argument(metavar=metavar, hidden=True, parser=_path)
+
+
+def setting_option(panel: str, help: str, default: str, names: str | None = None) -> Any:
+    """An option for a setting, with its default; a shell completes ``names`` of this kind."""
+    complete = None if names is None else names_of(names)
+    return typer.Option(
+        help=help, show_default=default, rich_help_panel=panel, autocompletion=complete
+    )
+
+
+def alpha_option(panel: str) -> Any:
+    return setting_option(panel, "Of a Dirichlet partition; small is skewed.", "0.1")
+
+
+def clients_option(panel: str) -> Any:
+    return setting_option(panel, "Number of clients.", "100, or as many as the data has")
 
 
 Plugins = Annotated[
     list[Path] | None,
-    typer.Option(
+    path_option(
         "--plugin",
         metavar="FILE.py",
         is_eager=True,
@@ -39,19 +64,18 @@ Plugins = Annotated[
     ),
 ]
 StoreOption = Annotated[
-    Path,
-    typer.Option(help="Where runs are kept and found again.", rich_help_panel=WHERE),
+    Path, path_option(help="Where runs are kept and found again.", rich_help_panel=WHERE)
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
+    path_option(
         help="The folder of data.",
         show_default="GCFED_DATA, or a cache of yours",
         rich_help_panel=WHERE,
     ),
 ]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", hidden=True, parser=_path)]
-RunPaths = Annotated[list[Path], typer.Argument(metavar="RUNS...", hidden=True, parser=_path)]
+RunPath = Annotated[Path, path_argument("RUN")]
+RunPaths = Annotated[list[Path], path_argument("RUNS...")]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace the file of --out.", rich_help_panel=PICTURE)
 ]
@@ -69,17 +93,12 @@ def check_positive(option: str, number: int | None) -> None:
 
 
 def trained_together(path: Path) -> list[list["Run"]]:
-    """The runs at a path, each with those that are trained together with it."""
+    """The runs at a path, each with those that are trained together with it, every set once."""
     from gcfed.results.run import find_runs
 
     runs = find_runs(path)
     if not runs:
         raise InputError(f"{path} is neither a run nor a folder of runs")
-    return sets_of(runs)
-
-
-def sets_of(runs: Sequence["Run"]) -> list[list["Run"]]:
-    """Each of these runs with those that are trained together with it, every set once."""
     sets: dict[Path, list[Run]] = {}
     for run in runs:
         together = run.together()

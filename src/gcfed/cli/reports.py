@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import typer
 
 from gcfed.cli import console
+from gcfed.cli.options import path_option
 from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
 
@@ -38,11 +39,11 @@ FormatOption = Annotated[
     typer.Option("--format", help="markdown, latex, csv, json or text.", rich_help_panel=FILES),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option(help="A file to make, of the table.", rich_help_panel=FILES)
+    Path | None, path_option(help="A file to make, of the table.", rich_help_panel=FILES)
 ]
 PlotOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.pdf", help="A file to make, of curves.", rich_help_panel=FILES),
+    path_option(metavar="FILE.pdf", help="A file to make, of curves.", rich_help_panel=FILES),
 ]
 DrawOption = Annotated[
     str | None,

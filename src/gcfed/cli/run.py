@@ -8,9 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from gcfed.cli.completion import names_of
 from gcfed.cli.exits import exit_code
-from gcfed.cli.options import WHERE, Plugins, StoreOption
+from gcfed.cli.options import (
+    WHERE,
+    Plugins,
+    StoreOption,
+    alpha_option,
+    clients_option,
+    path_argument,
+    path_option,
+    setting_option,
+)
 from gcfed.errors import InputError
 from gcfed.files import refuse_existing
 from gcfed.results.directory import STORE
@@ -24,79 +32,27 @@ WHAT, HOW = "What is trained", "How it is trained"
 
 def run(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidden=True)] = None,
+    config: Annotated[Path | None, path_argument("[CONFIG.toml]")] = None,
     algorithm: Annotated[
-        str | None,
-        typer.Option(
-            help="Such as 'fedlc + gcfed'.",
-            show_default="gcfed",
-            rich_help_panel=WHAT,
-            autocompletion=names_of("algorithms"),
-        ),
+        str | None, setting_option(WHAT, "Such as 'fedlc + gcfed'.", "gcfed", "algorithms")
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="What to train on.",
-            show_default="fashion10k",
-            rich_help_panel=WHAT,
-            autocompletion=names_of("datasets"),
-        ),
+        str | None, setting_option(WHAT, "What to train on.", "fashion10k", "datasets")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="What to train.",
-            show_default="cnn",
-            rich_help_panel=WHAT,
-            autocompletion=names_of("models"),
-        ),
-    ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of clients.",
-            show_default="100, or as many as the data has",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a Dirichlet partition; small is skewed.",
-            show_default="0.1",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    cohort: Annotated[
-        int | None,
-        typer.Option(help="Clients in a round.", show_default="5", rich_help_panel=HOW),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="Number of rounds.", show_default="100", rich_help_panel=HOW),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Draws all that is random.", show_default="0", rich_help_panel=HOW),
-    ] = None,
+    model: Annotated[str | None, setting_option(WHAT, "What to train.", "cnn", "models")] = None,
+    clients: Annotated[int | None, clients_option(WHAT)] = None,
+    alpha: Annotated[float | None, alpha_option(WHAT)] = None,
+    cohort: Annotated[int | None, setting_option(HOW, "Clients in a round.", "5")] = None,
+    rounds: Annotated[int | None, setting_option(HOW, "Number of rounds.", "100")] = None,
+    seed: Annotated[int | None, setting_option(HOW, "Draws all that is random.", "0")] = None,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="0,1,2", help="A run for each of these.", rich_help_panel=HOW),
     ] = None,
     engine: Annotated[
-        str | None,
-        typer.Option(
-            help="How a cohort is trained.",
-            show_default="auto",
-            rich_help_panel=HOW,
-            autocompletion=names_of("engines"),
-        ),
+        str | None, setting_option(HOW, "How a cohort is trained.", "auto", "engines")
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda, ...", show_default="auto", rich_help_panel=HOW),
-    ] = None,
+    device: Annotated[str | None, setting_option(HOW, "cpu, cuda, ...", "auto")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,7 +61,7 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to make, instead of one in the store.", rich_help_panel=WHERE),
+        path_option(help="Folder to make, instead of one in the store.", rich_help_panel=WHERE),
     ] = None,
     store: StoreOption = STORE,
     track: Annotated[

@@ -40,10 +40,10 @@ def _show(path: Path) -> None:
 
 def _show_run(run: "Run") -> None:
     from gcfed.results.facts import facts, last_rounds, round_columns
-    from gcfed.results.summary import FINAL, say_chosen_on
+    from gcfed.results.listing import legend
 
     console.table(("run", str(run.path)), facts(run))
-    console.tell(f"{FINAL}; {say_chosen_on([run.config])}")
+    console.tell(legend([run]))
     console.tell()
     columns = round_columns(run.metrics)
     console.table(columns, last_rounds(run.records, columns))

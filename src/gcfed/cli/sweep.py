@@ -10,7 +10,7 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.exits import DIVERGED, INTERRUPTED
-from gcfed.cli.options import Plugins, StoreOption
+from gcfed.cli.options import Plugins, StoreOption, path_argument
 from gcfed.cli.reports import (
     BaselineOption,
     OutOption,
@@ -35,7 +35,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def sweep(
-    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", hidden=True)],
+    grid: Annotated[Path, path_argument("GRID.toml")],
     devices: Annotated[
         str | None,
         typer.Option(

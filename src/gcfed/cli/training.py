@@ -1,12 +1,13 @@
 """Runs started from the command line: with a progress bar, and a table at the end."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from gcfed.cli import console
 from gcfed.config.settings import Config
+from gcfed.errors import DIVERGED_ADVICE
 from gcfed.files import write_json
 from gcfed.progress import progress
 from gcfed.results import directory
@@ -39,8 +40,9 @@ def run_one(config: Config, folder: Path, quiet: bool = False) -> list[Run]:
 def _run(configs: Sequence[Config], paths: Sequence[Path], quiet: bool) -> list[Run]:
     with _watched(configs[0], configs[0].rounds, quiet) as observe:
         run_together(configs, paths, observe)
-    _say_how(paths[0], quiet)
-    return list(map(load_run, paths))
+    runs = list(map(load_run, paths))
+    _say_what_probes_took(runs[0], quiet)
+    return runs
 
 
 def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False) -> list[Run]:
@@ -59,7 +61,7 @@ def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False
             went_on = f"went on after {first[i]} rounds" if i in first else "found"
             more = "" if run.rounds is None else f" (it has more than {run.rounds} rounds)"
             console.say(f"{went_on}: {run.path}{more}")
-    _say_how(runs[0].path, quiet)
+    _say_what_probes_took(runs[0], quiet)
     return runs
 
 
@@ -93,7 +95,8 @@ def summarize(runs: Sequence[Run]) -> dict[str, Any]:
 
 @contextmanager
 def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
-    with progress(short(config.algorithm), rounds, quiet=quiet) as tick:
+    notes = nullcontext() if quiet else console.showing_notes()
+    with notes, progress(short(config.algorithm), rounds, quiet=quiet) as tick:
 
         def observe(lines: Mapping[int, Record]) -> None:
             for line in list(lines.values())[:1]:
@@ -102,14 +105,10 @@ def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
         yield observe
 
 
-def _say_how(path: Path, quiet: bool) -> None:
-    """Which engine trained a run, and how much of the time its probes took."""
-    if not quiet:
-        run = load_run(path)
-        made = run.provenance
-        console.say(f"engine: {made['engine']} on {made['device']} ({made['engine_reason']})")
-        if shares := probe_shares(run):
-            console.say(f"probes: {shares}")
+def _say_what_probes_took(run: Run, quiet: bool) -> None:
+    """The share of the time that each probe took, if there were any."""
+    if not quiet and (shares := probe_shares(run)):
+        console.say(f"probes: {shares}")
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -121,5 +120,7 @@ def print_runs(runs: Sequence[Run]) -> None:
     for run in runs:
         if "reason" in run.summary:
             console.say(f"seed {run.config.seed}: {status_of(run)}")
+    if any("diverged" in run.summary for run in runs):
+        console.say(DIVERGED_ADVICE)
     if is_stopped(runs):
         console.say(f"to go on: gcfed resume {runs[0].path}")

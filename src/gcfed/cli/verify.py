@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gcfed.cli import console
 from gcfed.cli.exits import DIFFERS
-from gcfed.cli.options import Plugins, RunPath, sets_of
+from gcfed.cli.options import Plugins, RunPath
 from gcfed.errors import InputError
 from gcfed.progress import progress
 
@@ -28,11 +29,14 @@ def verify(
     """Do a run again and compare all that it recorded, bit by bit.
 
     RUN is a run directory, or a folder of them.  The engine, the device, the precision and the runs
-    trained together are those that it was done with.  The exit code is 1 if anything differs.
+    trained together are those that it was done with.  The exit code is 1 if anything differs, or if
+    a run cannot be done again.
     """
     from gcfed.results.run import sort_runs
+    from gcfed.runs.resume import check_rounds
     from gcfed.runs.verify import verify_seal
 
+    check_rounds(rounds)
     if quick and rounds is not None:
         raise InputError("--quick does no rounds again: leave out --rounds")
     runs, damaged = sort_runs(path)
@@ -47,21 +51,32 @@ def verify(
 
 
 def _again(runs: Sequence["Run"], rounds: int | None) -> list["Verification"]:
-    """Do runs again, showing how far they are."""
-    from gcfed.runs.verify import verify_together
+    """Do runs again, each with those that were trained together with it."""
+    found: dict[Path, Verification] = {}
+    for run in runs:
+        if run.path.resolve() not in found:
+            found |= {one.path.resolve(): one for one in _together(run, rounds)}
+    return list(found.values())
 
-    found: list[Verification] = []
-    for together in sets_of(runs):
-        total = min(max(len(run.records) for run in together), rounds or sys.maxsize)
+
+def _together(run: "Run", rounds: int | None) -> list["Verification"]:
+    """Do a run and its companions again, showing how far they are; an error is a verdict too."""
+    from gcfed.runs.verify import not_verified, verify_together
+
+    try:
+        runs = run.together()
+        total = min(max(len(each.records) for each in runs), rounds or sys.maxsize)
         with progress("verify", total) as tick:
-            found += verify_together(together, rounds, lambda done, tick=tick: tick(done, ""))  # type: ignore[misc]
-    return found
+            return verify_together(runs, rounds, lambda done: tick(done, ""))
+    except InputError as error:
+        return [not_verified(run, error)]
 
 
 def _verdict(found: "Verification", quick: bool) -> str:
     if not found.holds:
         return "; ".join(found.reasons)
-    if quick:
-        return "the files are those that the run ended with" if found.sealed else "not sealed"
-    same = f"{found.rounds} rounds again, every one to the same bits"
-    return same if found.sealed else f"{same}; not sealed"
+    held = ["the files are those that the run ended with"] if found.sealed else []
+    if not quick:
+        held = [f"{found.rounds} rounds again, every one to the same bits"]
+    lacks = [f"{name} is not sealed" for name in found.unsealed]
+    return "; ".join([*held, *lacks, *([] if found.sealed else ["not sealed"])])

@@ -15,7 +15,7 @@ from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_pr
 from gcfed.config.materials import load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
-from gcfed.config.trial import readable_labels, tell_small_clients, try_model
+from gcfed.config.trial import readable_labels, try_model, warn_of_small_clients
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
@@ -147,7 +147,7 @@ def build(
         probe.check(setup)
     metrics = _metrics(config, given, dataset)
     try_model(setup, dataset, metrics)
-    tell_small_clients(config, partition)
+    warn_of_small_clients(setup.schedule, partition.sizes)
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),
         setup=setup,

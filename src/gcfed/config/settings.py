@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ from gcfed.core.schedule import LrSchedule, OnNonfinite, Schedule, Weighting
 from gcfed.core.server import BufferPolicy
 from gcfed.data.partitions.ways import PARTITIONS, dirichlet
 from gcfed.engines import Precision
-from gcfed.errors import InputError, unknown
+from gcfed.errors import InputError
 from gcfed.values import shown, unwritable
 
 
@@ -173,6 +173,10 @@ class Config(BaseModel):
         return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
 
 
+KEYS = (*Config.model_fields, "alpha")
+"""What a config may be given."""
+
+
 def make(values: Mapping[str, Any], where: str = "config") -> Config:
     """A config of these values; what is wrong with them is said key by key, and ``where``."""
     try:
@@ -242,11 +246,21 @@ def _dirichlet(partition: Any, alpha: Any) -> str:
     return f"dirichlet({values})"
 
 
+def unknown_key(key: str, others: Sequence[str] = ()) -> str:
+    """That there is no such setting, and which are called much like it; all would be too many.
+
+    ``others`` are keys that there are beside settings.
+    """
+    near = get_close_matches(key, [*KEYS, *others], n=3)
+    guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    return f"unknown key: {key!r}{guess} gcfed list settings shows all"
+
+
 def _explain(error: Any) -> str:
     key = ".".join(map(str, error["loc"][:1]))
     match error["type"]:
         case "extra_forbidden":
-            return str(unknown("key", key, [*Config.model_fields, "alpha"]))
+            return unknown_key(key)
         case "value_error":
             return str(error["ctx"]["error"])
         case "literal_error":

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcfed.config.settings import Config
 from gcfed.core import tree
 from gcfed.core.client import Loss
 from gcfed.core.metrics import Metric, PerExample
+from gcfed.core.schedule import Schedule
 from gcfed.core.types import Inputs
-from gcfed.data import Dataset, Partition
+from gcfed.data import Dataset
 from gcfed.errors import InputError
 from gcfed.simulation import evaluation
 from gcfed.simulation.setup import Setup, cross_entropy
@@ -32,8 +32,9 @@ def readable_labels(dataset: Dataset, loss: Loss) -> Dataset:
 def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> None:
     """Show the model, the loss and metrics an example: what fails is refused before a run."""
     x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
+    server = start(setup).server
     try:
-        logits = evaluation.predict(setup, start(setup).server, x).logits
+        logits = evaluation.predict(setup, server, x).logits
     except Exception as error:
         shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
         raise InputError(
@@ -87,12 +88,24 @@ def _advice(x: Inputs) -> str:
     return f". Its numbers are {whole[0]}: features are floats, so give x.astype('float32')"
 
 
-def tell_small_clients(config: Config, partition: Partition) -> None:
-    """Say so where every client repeats all it holds to fill a batch; that some do is usual."""
-    most, wanted = int(partition.sizes.max()), config.batch_size
-    if 2 * most < wanted and config.fill == "repeat":
+def note_on_batches(schedule: Schedule, sizes: Tensor) -> str:
+    """How many clients hold less than a batch, and what they then do; nothing where none does."""
+    few = int((sizes < schedule.batch_size).sum())
+    if few == 0:
+        return ""
+    then = "repeat them to fill it" if schedule.fill == "repeat" else "train on smaller batches"
+    return (
+        f"{few:,} of {len(sizes):,} clients hold fewer examples than a batch of "
+        f"{schedule.batch_size} and {then}"
+    )
+
+
+def warn_of_small_clients(schedule: Schedule, sizes: Tensor) -> None:
+    """Warn where every client repeats all it holds to fill a batch; that some do is usual."""
+    most, wanted = int(sizes.max()), schedule.batch_size
+    if 2 * most < wanted and schedule.fill == "repeat":
         warnings.warn(
-            f"each of the {len(partition)} clients holds less than half of batch_size={wanted} (at "
+            f"each of the {len(sizes)} clients holds less than half of batch_size={wanted} (at "
             f"most {most} examples) and repeats all of them to fill its batches: lower batch_size "
             "or the number of clients, or set fill = 'none'",
             stacklevel=3,

@@ -4,6 +4,7 @@
 result, so any of them may run under ``vmap``.
 """
 
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from gcfed.core import tree
 from gcfed.core.roles import Role
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Objective, Output, ServerContext, Upload
-from gcfed.errors import InputError
+from gcfed.errors import InputError, place
 from gcfed.registry import Registry
 from gcfed.values import Range, check_range, check_ranges, checked, type_hints
 
@@ -55,7 +56,13 @@ class Algorithm:
 
     def __init_subclass__(cls) -> None:
         check_ranges(cls.__name__, cls.ranges)
-        hooks = [name for name in vars(Algorithm) if not name.startswith("_")]
+        hooks = [n for n, v in vars(Algorithm).items() if callable(v) and not n.startswith("_")]
+        for name in hooks:
+            if not callable(hook := getattr(cls, name)):
+                frame = sys._getframe(1)  # of the class statement
+                where = place(frame.f_code.co_filename, frame.f_lineno)
+                said = f"{name} of {cls.__name__} ({where}) is a hook, hence a function"
+                raise InputError(f"{said}; not {hook!r:.200}")
         for name in vars(cls).keys() - set(hooks):
             if callable(vars(cls)[name]) and (near := get_close_matches(name, hooks, 1, 0.85)):
                 said = f"{cls.__name__}.{name} is no hook of an algorithm"

@@ -1,7 +1,7 @@
 """Hooks that are wrong, told by the hook, its class, its file and its line.
 
 `with_checked_hooks` is for a trial step: it looks at all that hooks return.  `naming_hooks` is for
-the rounds that follow, where it costs nothing and tells of hooks that raise.
+everything else that calls hooks, where it costs nothing and tells of those that raise.
 """
 
 import copy
@@ -147,7 +147,8 @@ def _code(part: Algorithm, name: str) -> CodeType | None:
 
 def _hook_that_raised(algorithm: Algorithm, error: Exception) -> tuple[Algorithm, str] | None:
     """The first hook on the way to an error, unless it called the model, which then failed."""
-    hooks = {_code(part, name): (part, name) for part in parts(algorithm) for name in BELONGS}
+    names = (*BELONGS, "check")
+    hooks = {_code(part, name): (part, name) for part in parts(algorithm) for name in names}
     found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__") == "gcfed.core.client":

@@ -15,7 +15,16 @@ from gcfed.kernels.fitting import can_fuse, convolutions_fit
 from gcfed.kernels.products import FEW
 from gcfed.registry import Registry, hyper_parameters
 
-ENGINES: Registry[Callable[..., Engine]] = Registry("engine")
+
+class EngineRegistry(Registry[Callable[..., Engine]]):
+    """Engines by name; its table has ``auto`` too, which stands for one of them."""
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        auto = ("auto", "The one that suits the device and the model; says which.", "")
+        return [auto, *super().rows()]
+
+
+ENGINES = EngineRegistry("engine")
 """What makes engines; ``workers(processes=4)`` names one and sets its arguments."""
 
 for kind in (Sequential, Vectorized, Streams, Workers):

@@ -22,6 +22,7 @@ Availability = Callable[[int, int, int], ClientIds]
 """The clients that can be drawn: from how many there are, the round and the seed."""
 
 AVAILABILITIES: Registry[Callable[..., Availability]] = Registry("availability")
+"""Who can be drawn in a round, by name."""
 
 
 @AVAILABILITIES.register("always")

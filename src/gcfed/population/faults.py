@@ -76,6 +76,7 @@ class Fate(NamedTuple):
 NO_FAULTS = Faults()
 
 FAULTS: Registry[Callable[..., Faults]] = Registry("faults")
+"""What goes wrong with clients, by name."""
 
 
 @FAULTS.register("none")

@@ -15,6 +15,7 @@ how many are wanted and the round.  Where fewer are available than wanted, it ta
 """
 
 SAMPLERS: Registry[Callable[..., np.ndarray]] = Registry("sampler")
+"""Who takes part in a round, by name."""
 
 
 @SAMPLERS.register("uniform")

@@ -24,7 +24,7 @@ from gcfed.results.notes import dropped_notes, run_notes, settings_notes
 from gcfed.results.outcomes import GroupResult, against, result
 from gcfed.results.run import Run
 from gcfed.results.styles import FigureSize
-from gcfed.results.summary import SMOOTHED, say_chosen_on
+from gcfed.results.summary import SMOOTHED, say_averaged, say_chosen_on
 from gcfed.results.tables import (
     Entry,
     Section,
@@ -74,7 +74,9 @@ class Comparison:
             columns.append([found.get(method, Entry("-")) for method in methods])
         rows = tuple(zip(map(Entry, methods), *columns, strict=True))
         titles = (title or f"final{self.metric.unit}" for title in blocks)
-        return Table(("method", *titles), (Section("", rows),), (*self.notes, self._legend()[0]))
+        return Table(
+            ("method", *titles), (Section("", rows),), (*self.notes, *self._pivot_legend())
+        )
 
     def pivot_rows(self) -> list[dict[str, Any]]:
         """A method each: mean, deviation, and how many of how many seeds finished, by task."""
@@ -202,11 +204,27 @@ class Comparison:
             columns.append([Entry(p_value(r)) for r in results])
         return tuple(zip(*columns, strict=True))
 
+    @property
+    def _averaged(self) -> str:
+        """Which evaluations the final values are the means of."""
+        runs = [o.run for r in self.results for o in r.outcomes if o.status == "finished"]
+        return say_averaged(run.num_evaluations(self.metric.name) for run in runs)
+
+    def _pivot_legend(self) -> list[str]:
+        percent = " in %" if self.metric.percent else ""
+        lines = [
+            f"final values of {self.metric}{percent}: mean (standard deviation) over seeds, "
+            f"each the mean of {self._averaged}"
+        ]
+        if self.target is not None or self.baseline is not None:
+            lines.append("a pivot has final values alone: the table without it has the rest")
+        return lines
+
     def _legend(self) -> list[str]:
         configs = [run.config for r in self.results for run in r.group.runs]
         lines = [
             f"{self.metric}: mean (standard deviation) over seeds; "
-            f"final: of the last {SMOOTHED} evaluations; {say_chosen_on(configs)}"
+            f"final: of {self._averaged}; {say_chosen_on(configs)}"
         ]
         if self.target is not None:
             lines.append(

@@ -14,7 +14,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcfed.errors import InputError
 
@@ -54,9 +54,20 @@ def manifests(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.stem), reverse=True)
 
 
-def best_model(folder: Path) -> Path | None:
-    """The model of the best round, as the last checkpoint has it."""
-    for path in manifests(folder)[:1]:
-        if best := json.loads(path.read_bytes())["best"]:
-            return folder / str(best["file"])
+class SavedBest(NamedTuple):
+    """The model of the best round, as the checkpoint after so many rounds has it."""
+
+    rounds: int
+    round: int
+    path: Path
+
+
+def saved_best(folder: Path) -> SavedBest | None:
+    """The model of the best round in a folder of checkpoints, as the last of them has it."""
+    for manifest in manifests(folder)[:1]:
+        try:
+            if best := json.loads(manifest.read_bytes())["best"]:
+                return SavedBest(int(manifest.stem), best["round"], folder / str(best["file"]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(f"{manifest} is damaged: {error}") from None
     return None

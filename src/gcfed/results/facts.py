@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gcfed.core.metrics import Scale
-from gcfed.results.seal import broken_seals, is_sealed
+from gcfed.results import directory
+from gcfed.results.seal import broken_seals, is_sealed, unsealed_files
 from gcfed.simulation.evaluation import Record
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
     """The name and the value of what there is to say of a run as a whole."""
     config, summary, made, metric = run.config, run.summary, run.provenance, run.metric
     test = f"test_{metric.name}"
+    probes = f"{', '.join(config.probes)}: {len(run.probes)} rows in {directory.PROBES}"
     return [
         ("algorithm", config.algorithm),
         ("data", config.dataset),
@@ -28,6 +30,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("rounds", f"{len(run.records)} of {config.rounds}"),
         (f"final {metric.name}", metric.quantity(summary.get(test))),
         (f"best {metric.name}", metric.quantity(summary.get(f"{test}_best"))),
+        *([("probes", probes)] if config.probes else []),
         ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
         ("precision", config.precision),
         ("made with", f"gcfed {made['gcfed']} ({made['commit']}), torch {made['torch']}"),
@@ -76,7 +79,11 @@ def probe_shares(run: "Run") -> str:
 
 def _seal(run: "Run") -> str:
     """Whether the files of a run are those that it ended with."""
-    return "; ".join(broken_seals(run)) or ("holds" if is_sealed(run) else "not sealed")
+    if changes := broken_seals(run):
+        return "; ".join(changes)
+    if not is_sealed(run):
+        return "not sealed"
+    return "; ".join(["holds", *(f"{name} is not sealed" for name in unsealed_files(run))])
 
 
 def _pace(run: "Run") -> str:

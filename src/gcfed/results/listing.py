@@ -6,7 +6,7 @@ from pathlib import Path
 from gcfed.results.captions import partition_caption, short
 from gcfed.results.groups import apart, settings_of
 from gcfed.results.run import Run
-from gcfed.results.summary import FINAL, say_chosen_on
+from gcfed.results.summary import say_averaged, say_chosen_on
 from gcfed.results.tables import Entry, Section, Table
 
 SHOWN = {"algorithm", "rounds"}
@@ -21,8 +21,13 @@ def run_table(runs: Sequence[Run], below: Path | None = None) -> Table:
     keys = [key for key in apart([settings_of(run) for run in runs]) if key not in SHOWN]
     columns = ("algorithm", *keys, "seed", "status", "rounds", "metric", "final", "best", "run")
     rows = tuple(tuple(map(Entry, _row(run, keys, below))) for run in runs)
-    notes = (f"{FINAL}; {say_chosen_on(run.config for run in runs)}",)
-    return Table(columns, (Section("", rows),), notes)
+    return Table(columns, (Section("", rows),), (legend(runs),))
+
+
+def legend(runs: Sequence[Run]) -> str:
+    """What the final and the best values of runs are."""
+    averaged = say_averaged(run.num_evaluations() for run in runs)
+    return f"final: the mean of {averaged}; {say_chosen_on(run.config for run in runs)}"
 
 
 def _row(run: Run, keys: Sequence[str], below: Path | None) -> tuple[str, ...]:

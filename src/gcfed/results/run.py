@@ -25,7 +25,7 @@ from gcfed.display import html_table
 from gcfed.errors import InputError
 from gcfed.lock import is_locked
 from gcfed.results import directory
-from gcfed.results.directory import best_model, read_lines
+from gcfed.results.directory import read_lines, saved_best
 from gcfed.results.facts import facts, last_rounds, round_columns
 from gcfed.results.fields import OF_FINISHED, OF_ROUND, OF_SUMMARY, fields_of
 from gcfed.results.seal import refuse_changed, warn_of_changes
@@ -37,6 +37,7 @@ RUN_FILES = (directory.CONFIG, directory.SUMMARY)
 """What makes a folder a run."""
 
 BATCH = 1000  # examples that a loaded model is shown at once
+LARGEST_PIXEL = 20.0  # of float images, with room for those that were normalised
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,11 @@ class Run:
         found = path.read_bytes().count(b"\n") if path.exists() else 0
         return found if self.rounds is None else min(found, self.rounds)
 
+    def num_evaluations(self, metric: str | None = None) -> int:
+        """In how many rounds a metric has a value; by default what the run is judged by."""
+        test = f"test_{metric or self.metric.name}"
+        return sum(line.get(test) is not None for line in self.records)
+
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
         """What rounds took: seconds, and where there are probes, those of each."""
@@ -147,15 +153,16 @@ class Run:
     @cached_property
     def best_model(self) -> nn.Module:
         """The module after the round that was best when the last checkpoint was written."""
-        path = best_model(self.path / directory.CHECKPOINTS)
-        if path is None:
+        best = saved_best(self.path / directory.CHECKPOINTS)
+        if best is None:
             raise InputError(f"{self.path} holds no best model: no round has been judged yet")
-        refuse_changed(self, path)
-        return self._module(path)
+        refuse_changed(self, best.path)
+        return self._module(best.path)
 
     def logits(self, x: Any) -> Tensor:
         """What the model says of raw examples, a tensor or an array as its data set has them."""
         parts, model = torch.split(torch.as_tensor(x), BATCH), self.model
+        self._warn_of_scale(torch.as_tensor(x))
         try:
             with torch.no_grad():
                 return torch.cat([model(self._read(part)) for part in parts])
@@ -199,6 +206,16 @@ class Run:
         module = make_module(about["model"], shape, about["num_classes"], dtype=dtype)
         load_weights(module, path)
         return module.eval()
+
+    def _warn_of_scale(self, x: Tensor) -> None:
+        """Warn of float images that look like bytes, where floats to 1 belong."""
+        is_image = isinstance(self._transform, ImageTransform) and x.is_floating_point()
+        if is_image and x.numel() and x.max() > LARGEST_PIXEL:
+            warnings.warn(
+                f"these images are floats up to {x.max():g}, and the model of {self.path} takes "
+                "bytes up to 255 or floats up to 1: divide by 255, or give bytes",
+                stacklevel=4,
+            )
 
     def _read(self, x: Tensor) -> Any:
         return x if self._transform is None else self._transform(x, None)

@@ -1,4 +1,7 @@
-"""The seal of a run that ended: hashes in its summary, by which later changes are noticed."""
+"""The seal of a run that ended: hashes in its summary, by which later changes are noticed.
+
+`provenance.json` holds its own hash: it differs between two runs whose other files are equal.
+"""
 
 import hashlib
 import json
@@ -13,17 +16,18 @@ from gcfed.results.directory import (
     CHECKPOINTS,
     CONFIG,
     PROBES,
+    PROVENANCE,
     ROUNDS,
     SUMMARY,
     WEIGHTS,
-    best_model,
+    saved_best,
 )
 
 if TYPE_CHECKING:
     from gcfed.results.run import Run
 
 SEAL = "seal"
-"""What the seal is called in a summary."""
+"""What the seal is called in a summary, and in a provenance."""
 
 SEALED = (CONFIG, ROUNDS, PROBES, WEIGHTS)
 """What a seal holds the hashes of, besides the summary itself and the model of the best round."""
@@ -33,16 +37,26 @@ def make_seal(
     folder: Path, summary: Mapping[str, Any], written: Mapping[str, str]
 ) -> dict[str, str]:
     """The seal of a run that ends, by file; ``written`` are hashes that are known already."""
-    best = best_model(folder / CHECKPOINTS)
-    names = [*SEALED, *([] if best is None else [_name(folder, best)])]
+    best = saved_best(folder / CHECKPOINTS)
+    names = [*SEALED, *([] if best is None else [_name(folder, best.path)])]
     found = {name: written.get(name) or _sha256(folder / name) for name in names}
     seal = {name: sha256 for name, sha256 in found.items() if sha256 is not None}
-    return {**seal, SUMMARY: _sha256_of_summary(summary)}
+    return {**seal, SUMMARY: _sha256_of_values(summary)}
+
+
+def with_seal(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """A provenance with the hash of all that it says."""
+    return {**provenance, SEAL: _sha256_of_values(provenance)}
 
 
 def is_sealed(run: "Run") -> bool:
     """Whether a run has a seal; one that goes on, was killed or is of before has none."""
     return SEAL in _as_it_is(run).summary
+
+
+def unsealed_files(run: "Run") -> list[str]:
+    """The files of a sealed run that are not sealed, though those of newer runs are."""
+    return [PROVENANCE] if is_sealed(run) and SEAL not in _as_it_is(run).provenance else []
 
 
 def broken_seals(run: "Run") -> list[str]:
@@ -55,9 +69,9 @@ def broken_seals(run: "Run") -> list[str]:
     if SEAL in now.summary:
         names = dict.fromkeys((*SEALED, *seal))
         found += [_change(run.path, name, seal) for name in names if name != SUMMARY]
-        if seal.get(SUMMARY) != _sha256_of_summary(now.summary):
+        if seal.get(SUMMARY) != _sha256_of_values(now.summary):
             found.append(f"{SUMMARY} was changed after the run ended")
-    return [change for change in (*found, _lines_missing(now)) if change]
+    return [change for change in (*found, _provenance_change(now), _lines_missing(now)) if change]
 
 
 def refuse_changed(run: "Run", path: Path) -> None:
@@ -97,6 +111,18 @@ def _change(folder: Path, name: str, seal: Mapping[str, Any]) -> str:
     return "" if _sha256(folder / name) == seal[name] else f"{name} was changed after the run ended"
 
 
+def _provenance_change(run: "Run") -> str:
+    """Whether a provenance says otherwise than it did when it was written."""
+    if not (run.path / PROVENANCE).exists():
+        return f"{PROVENANCE} is missing"
+    try:
+        said = run.provenance
+    except InputError as error:
+        return str(error)
+    same = said.get(SEAL, ...) in (..., _sha256_of_values(said))
+    return "" if same else f"{PROVENANCE} was changed after it was written"
+
+
 def _lines_missing(run: "Run") -> str:
     """Whether a run that ended has other than as many lines as its summary says."""
     path, said = run.path / ROUNDS, run.summary.get("rounds")
@@ -119,7 +145,7 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def _sha256_of_summary(summary: Mapping[str, Any]) -> str:
-    """The hash of all that a summary says, without its seal."""
-    values = {key: value for key, value in summary.items() if key != SEAL}
+def _sha256_of_values(found: Mapping[str, Any]) -> str:
+    """The hash of all that a summary or a provenance says, without its seal."""
+    values = {key: value for key, value in found.items() if key != SEAL}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

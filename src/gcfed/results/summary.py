@@ -9,14 +9,29 @@ from gcfed.simulation.evaluation import Record
 
 SMOOTHED = 10  # the paper's tables average the last ten rounds
 
-FINAL = f"final: the mean of the last {SMOOTHED} evaluations"
-
 ChosenOn = Literal["test", "validation"]
 
 
 def chosen_on(config: Config) -> ChosenOn:
     """The examples on which a run's best round is chosen."""
     return "validation" if config.validation else "test"
+
+
+def say_averaged(evaluations: Iterable[int]) -> str:
+    """Which evaluations the final values of runs that have so many are the means of.
+
+    >>> say_averaged([100, 80]), say_averaged([3]), say_averaged([3, 100])
+    ('the last 10 evaluations', 'all 3 evaluations', 'the last 10 evaluations, or of all if fewer')
+    """
+    match sorted({min(count, SMOOTHED) for count in evaluations if count}):
+        case [1]:
+            return "the one evaluation"
+        case [count] if count < SMOOTHED:
+            return f"all {count} evaluations"
+        case [] | [_]:
+            return f"the last {SMOOTHED} evaluations"
+        case _:
+            return f"the last {SMOOTHED} evaluations, or of all if fewer"
 
 
 def say_chosen_on(configs: Iterable[Config]) -> str:

@@ -21,6 +21,7 @@ from gcfed.results.captions import short
 from gcfed.results.facts import last_rounds, round_columns, round_note
 from gcfed.results.frame import with_probes
 from gcfed.runs.disk_memory import first_snapshot
+from gcfed.runs.plan import engine_of, plan
 from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.setup import cross_entropy
@@ -49,9 +50,8 @@ class History:
     def __repr__(self) -> str:
         name = f"test_{self.experiment.metric.name}"
         last = f"{name}={self.records[-1][name]}"
-        return (
-            f"History of {len(self.records)} rounds of {self.experiment.config.algorithm}, {last}"
-        )
+        algorithm = short(self.experiment.config.algorithm)
+        return f"History of {len(self.records)} rounds of {algorithm}, {last}"
 
     def _repr_html_(self) -> str:
         config, columns = self.experiment.config, round_columns(self.experiment.metrics)
@@ -61,7 +61,7 @@ class History:
             ("partition", config.partition),
             ("clients", f"{config.cohort} of {config.clients} a round"),
             ("rounds", f"{len(self.records)} of {config.rounds}"),
-            ("engine", _engine(self.experiment)),
+            ("engine", engine_of(self.experiment)),
         ]
         last = last_rounds(self.records, columns)
         return html_table(("history", ""), rows) + "\n" + html_table(columns, last)
@@ -101,7 +101,7 @@ def fit(
     left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
     run will do and how far it is.  A run that diverges raises `DivergedError`.
     """
-    _check(module, algorithm, on_round, settings)
+    _check(module, algorithm, on_round, progress, settings)
     dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
@@ -119,7 +119,7 @@ def fit(
     )
     config = make({**settings, **named}, "fit")
     experiment = build(config, given)
-    for line in _plan(experiment, config.partition) if progress else ():
+    for line in plan(experiment) if progress else ():
         say(line)
     records, probed = list[Record](), list[Record]()
     begun = first_snapshot(experiment)
@@ -140,33 +140,21 @@ def fit(
     return History(records, trained, experiment, probed)
 
 
-def _plan(experiment: Experiment, partition: str) -> list[str]:
-    """What a run is about to do, before its first round; ``partition`` as it was asked for."""
-    setup, config = experiment.setup, experiment.config
-    schedule, sizes = setup.schedule, setup.data.parts.sizes
-    size = sum(weights.numel() for weights in setup.model.params.values())
-    work = f"{schedule.steps} steps" if schedule.epochs is None else f"{schedule.epochs} epochs"
-    return [
-        f"{config.model} of {size:,} parameters, trained by {short(config.algorithm)}: "
-        f"{schedule.rounds} rounds, a client doing {work} in each",
-        f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; {partition} gives "
-        f"a client {sizes.min():,} to {sizes.max():,} of {sizes.sum():,} examples",
-        f"engine: {_engine(experiment)}",
-    ]
-
-
-def _engine(experiment: Experiment) -> str:
-    chosen = experiment.setup.chosen
-    return f"{chosen.name} on {experiment.setup.device} ({chosen.reason})"
-
-
-def _check(module: Any, algorithm: Any, on_round: Any, settings: Mapping[str, Any]) -> None:
+def _check(
+    module: Any, algorithm: Any, on_round: Any, progress: Any, settings: Mapping[str, Any]
+) -> None:
     if not isinstance(module, nn.Module):
         raise InputError(f"fit trains an nn.Module; not {module!r}")
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
+        name = algorithm.__name__
+        raise InputError(f"algorithm={name} is a class: write algorithm={name}()")
     if not isinstance(algorithm, Algorithm | str):
         raise InputError(f"algorithm is a text or an Algorithm; not {algorithm!r}")
     if on_round is not None and not callable(on_round):
         raise InputError(f"on_round is a function of a round's line; not {on_round!r:.200}")
+    if not isinstance(progress, bool):
+        hint = ": on_round takes a function of a round's line" if callable(progress) else ""
+        raise InputError(f"progress is True or False; not {progress!r:.200}{hint}")
     for key in ("dataset", "model", "track"):
         if key in settings:
             raise InputError(f"fit takes no {key}: it has a module, data and on_round of yours")

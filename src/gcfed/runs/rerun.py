@@ -4,12 +4,15 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gcfed.config.build import Experiment
 from gcfed.config.materials import load_weights
+from gcfed.core.server import Server
 from gcfed.errors import DivergedError, InputError
 from gcfed.results import directory
+from gcfed.results.directory import saved_best
 from gcfed.results.run import Run, read_about
 from gcfed.results.seal import is_sealed
 from gcfed.results.summary import summarize
@@ -30,7 +33,8 @@ class Rerun:
         self.rounds = 0
         self.differs: int | None = None
         self.recorded = num_recorded(run)
-        self._server = start(experiment.setup).server
+        self._server = self._best_server = start(experiment.setup).server
+        self._best = saved_best(run.path / directory.CHECKPOINTS)
         self._names: list[str] = []
 
     def compare(self, outcome: RoundResult | DivergedError) -> None:
@@ -46,6 +50,8 @@ class Rerun:
             self.differs, self._names = t, names
         if isinstance(outcome, RoundResult) and t < len(lines):
             self._server = outcome.server
+            if self._best is not None and self._best.round == t:
+                self._best_server = outcome.server
 
     def conclude(self, num_rounds: int) -> list[str]:
         """What is not as it was recorded, once ``num_rounds`` were asked for."""
@@ -57,12 +63,14 @@ class Rerun:
             return [f"round {self.differs + 1} {otherwise}: {names}"]
         found = _summary_differences(self.run)
         if self.rounds == self.recorded and _is_whole(self.run):
-            found += _probes_left(self.run) + self._model_differences()
+            path = self.run.path / directory.WEIGHTS
+            found += _probes_left(self.run) + self._model_differences(path, self._server)
+            found += self._best_differences()
         return found
 
     def _differing(self, line: Record, outcome: RoundResult) -> list[str]:
         made, t = self.experiment, outcome.round
-        due = line["tested"] is not None or (t + 1) % made.config.evaluate_every == 0
+        due = line["tested"] is not None or made.is_due(t)
         again = evaluation.record(made.setup, outcome, made.tests, due=due)
         return [*_differing(line, again), *self._probes_differing(outcome)]
 
@@ -84,11 +92,20 @@ class Rerun:
         measured = made.measure(self._server, outcome).row if made.probes else {}
         return _differing(self.run.probes[outcome.round], measured)
 
-    def _model_differences(self) -> list[str]:
-        """What the file of weights holds otherwise than the run came to."""
-        path, server = self.run.path / directory.WEIGHTS, self._server
+    def _best_differences(self) -> list[str]:
+        """What the model of the best round is otherwise than it should be, if it is still there."""
+        if self._best is None or not self._best.path.is_file():
+            return []
+        lines = self.run.records[: self._best.rounds]
+        best = summarize(self.run.config, lines, self.run.metric)["best_round"]
+        if best == self._best.round:
+            return self._model_differences(self._best.path, self._best_server)
+        return [f"{self._best.path.name} is not the model of the best round"]
+
+    def _model_differences(self, path: Path, server: Server) -> list[str]:
+        """What a file of weights holds otherwise than the run came to."""
         if not path.is_file():
-            return [f"{directory.WEIGHTS} is missing"]
+            return [f"{path.name} is missing"]
         module = self.experiment.setup.model.module(server.params, server.buffers)
         held = copy.deepcopy(module)
         try:
@@ -98,11 +115,11 @@ class Rerun:
             return [str(error)]
         found = []
         if weights_sha256(held.state_dict()) != weights_sha256(module.state_dict()):
-            found.append(f"the weights in {directory.WEIGHTS} are not those that the run came to")
+            found.append(f"the weights in {path.name} are not those that the run came to")
         # the model's text may have got another argument since
         again = {**about_model(self.experiment), "model": about.get("model")}
         if names := _differing(about, again):
-            found.append(f"{directory.WEIGHTS} says otherwise of its model: {', '.join(names)}")
+            found.append(f"{path.name} says otherwise of its model: {', '.join(names)}")
         return found
 
 

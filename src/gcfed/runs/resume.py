@@ -15,6 +15,7 @@ from gcfed.files import write_json, write_text
 from gcfed.lock import locked
 from gcfed.results import directory
 from gcfed.results.run import Run, open_run
+from gcfed.results.seal import with_seal
 from gcfed.runs.journal import DamagedError
 from gcfed.runs.provenance import environment
 from gcfed.runs.train import Observer, build_together, renumbered, train, writing
@@ -159,7 +160,7 @@ def _describe(run: Run, writer: RunWriter) -> None:
     made, setup = run.provenance, writer.experiment.setup
     here = {"after_rounds": writer.snapshot.round + 1, **environment(setup.device)}
     resumed = {"resumed": [*made.get("resumed", []), here]}
-    write_json(run.path / directory.PROVENANCE, {**made, **resumed})
+    write_json(run.path / directory.PROVENANCE, with_seal({**made, **resumed}))
     config = run.config.model_copy(update={"rounds": setup.schedule.rounds})
     write_text(run.path / directory.CONFIG, config.to_toml())
 

@@ -20,6 +20,7 @@ from gcfed.results.run import (
 )
 from gcfed.results.summary import SMOOTHED as SMOOTHED, summarize as summarize
 from gcfed.runs.interrupt import stop_request
+from gcfed.runs.plan import announce
 from gcfed.runs.provenance import provenance
 from gcfed.runs.trackers import Observer as Observer, Tracking, require
 from gcfed.runs.writer import RunWriter
@@ -81,6 +82,7 @@ def begin(
 def train(writers: Sequence[RunWriter], observe: Observer | None = None) -> list[dict[str, Any]]:
     """Train runs, which stand after the same round, to their last round, and tell the trackers."""
     configs = {writer.path: writer.experiment.config for writer in writers}
+    announce([writer.experiment for writer in writers])
     with Tracking(writers[0].experiment.config.track, configs) as tracking, _ending(writers):
         try:
             _train(writers, tracking.beside(observe))

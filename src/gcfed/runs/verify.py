@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gcfed.errors import DivergedError, InputError
 from gcfed.results.run import Run, open_run
-from gcfed.results.seal import broken_seals, is_sealed
+from gcfed.results.seal import broken_seals, is_sealed, unsealed_files
 from gcfed.runs.rerun import Rerun, num_recorded
 from gcfed.runs.resume import check_rounds, rebuild, recorded_threads
 from gcfed.simulation.loop import simulate_together
@@ -22,7 +22,8 @@ class Verification:
 
     ``rounds`` is how many of its rounds were done again, ``differs`` the first of them that came
     out otherwise, counted from 0.  ``reasons`` say in words all that is not as it was recorded.  A
-    run that is not ``sealed`` goes on, was killed, or was made before runs had a seal.
+    run that is not ``sealed`` goes on, was killed, or was made before runs had a seal; ``unsealed``
+    are the files that the seal of an older run does not hold.
     """
 
     path: Path
@@ -30,6 +31,7 @@ class Verification:
     differs: int | None
     reasons: tuple[str, ...] = ()
     sealed: bool = True
+    unsealed: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -59,7 +61,14 @@ def verify(
 
 def verify_seal(run: Run) -> Verification:
     """Whether the files of a run are those that it ended with; no round is done again."""
-    return Verification(run.path, 0, None, tuple(broken_seals(run)), is_sealed(run))
+    reasons, unsealed = tuple(broken_seals(run)), tuple(unsealed_files(run))
+    return Verification(run.path, 0, None, reasons, is_sealed(run), unsealed)
+
+
+def not_verified(run: Run, error: InputError) -> Verification:
+    """What came of a run that could not be done again."""
+    reasons = (*verify_seal(run).reasons, f"cannot be verified: {error}")
+    return replace(verify_seal(run), reasons=reasons)
 
 
 def verify_together(
@@ -81,7 +90,7 @@ def verify_together(
     for seal, rerun in zip(seals, reruns, strict=True):
         reasons = dict.fromkeys((*seal.reasons, *rerun.conclude(num_rounds)))
         done = min(num_rounds, rerun.recorded)
-        found.append(Verification(seal.path, done, rerun.differs, tuple(reasons), seal.sealed))
+        found.append(replace(seal, rounds=done, differs=rerun.differs, reasons=tuple(reasons)))
     return found
 
 

@@ -15,7 +15,7 @@ from gcfed.errors import DivergedError, InputError
 from gcfed.files import append, write_atomically, write_json, write_text
 from gcfed.results import directory
 from gcfed.results.directory import read_lines
-from gcfed.results.seal import SEAL, make_seal
+from gcfed.results.seal import SEAL, make_seal, with_seal
 from gcfed.results.summary import chosen_on, summarize
 from gcfed.runs.checkpoint import Best, Checkpoint, Checkpoints
 from gcfed.runs.disk_memory import delete_spilled, first_snapshot
@@ -61,7 +61,7 @@ class RunWriter:
 
     def describe(self, provenance: Mapping[str, Any]) -> None:
         """Say what the run is; the folder is a run once it has a summary too."""
-        write_json(self.path / directory.PROVENANCE, provenance)
+        write_json(self.path / directory.PROVENANCE, with_seal(provenance))
         write_text(self.path / directory.CONFIG, self.experiment.config.to_toml())
 
     @property
@@ -187,7 +187,9 @@ class RunWriter:
     def _is_best(self, line: Record) -> bool:
         metric = self.experiment.metric
         value = line[f"{chosen_on(self.experiment.config)}_{metric.name}"]
-        if value is None or metric.sign * value <= self._best_score:
+        if value is None or line[f"test_{metric.name}"] is None:
+            return False
+        if metric.sign * value <= self._best_score:
             return False
         self._best_score = metric.sign * value
         return True

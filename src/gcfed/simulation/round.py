@@ -11,6 +11,7 @@ from torch import Tensor
 from gcfed.core import keys, tree
 from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.client import Job, LocalModel, Trained, cohort_of
+from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.server import Arrived, PartialMean, Server
 from gcfed.core.tree import Tree
 from gcfed.core.types import Upload
@@ -34,13 +35,14 @@ def run_round(
 
     It is trained by ``engine``, which stays open, or else by one that is opened for this round.
     """
-    job = prepare(setup, server, clients, t, ids, plans)
     with ExitStack() as stack:
+        stack.enter_context(naming_hooks(setup.algorithm))
+        job = prepare(setup, server, clients, t, ids, plans)
         engine = engine or stack.enter_context(setup.chosen.make())
         with keys.untouched(), setup.arithmetic():
             (trained,) = engine([job])
         received, clients = receive(setup, server, clients, t, ids, job, trained)
-    return conclude(setup, server, clients, t, [received])
+        return conclude(setup, server, clients, t, [received])
 
 
 def prepare(

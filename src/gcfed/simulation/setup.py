@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gcfed.core.algorithm import Algorithm, Need, parts
 from gcfed.core.client import ClientTask, Loss
+from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
 from gcfed.core.precision import Precision, arithmetic, resolve
@@ -103,7 +104,8 @@ class Setup:
                 "ragged batches are padded, and batch statistics would count the padding; "
                 "use GroupNorm, or the sequential or workers engine"
             )
-        self.algorithm.check(self.model.params, self.model.roles)
+        with naming_hooks(self.algorithm):
+            self.algorithm.check(self.model.params, self.model.roles)
 
     def _met(self) -> dict[Need, tuple[bool, str]]:
         """Whether this setup has what an algorithm may need, and what it has instead."""

@@ -11,6 +11,7 @@ from gcfed.analysis.costs import traffic
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
+from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.schedule import Schedule
 from gcfed.errors import InputError
 from gcfed.models.flops import count
@@ -65,9 +66,10 @@ def _bytes_a_client(experiment: Experiment) -> int:
     """What a client of the first round receives and sends."""
     setup = experiment.setup
     server, clients = start(setup)
-    job = prepare(setup, server, clients, 0, [0])
-    client, travel = tree.take(job.cohort, 0), setup.server_task.is_averaging
-    return sum(traffic(job.task, client, buffers_travel=travel))
+    with naming_hooks(setup.algorithm):
+        job = prepare(setup, server, clients, 0, [0])
+        client, travel = tree.take(job.cohort, 0), setup.server_task.is_averaging
+        return sum(traffic(job.task, client, buffers_travel=travel))
 
 
 class RecordedPace:

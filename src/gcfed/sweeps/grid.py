@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.settings import Config, make, read
-from gcfed.errors import InputError, unknown
+from gcfed.config.settings import KEYS, Config, make, read, unknown_key
+from gcfed.errors import InputError
 
 TABLES = ("grid", "tune")
-KEYS = (*Config.model_fields, "alpha")
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def _table(values: Mapping[str, Any], table: str, where: str) -> dict[str, list[
         if key in ("seed", "seeds"):
             raise InputError(f"{what}: seeds stand at the top, as seeds = [0, 1, 2]")
         if key not in KEYS:
-            raise InputError(f"{where}: [{table}]: {unknown('key', key, KEYS)}")
+            raise InputError(f"{where}: [{table}]: {unknown_key(key)}")
         if not isinstance(choices, list | tuple):
             raise InputError(f"{what} is a list of values, such as [{json.dumps(choices)}]")
         if not choices:
@@ -130,7 +129,7 @@ def _shared(
     """What all cells have in common; no key has two places."""
     for key in values:
         if key not in (*KEYS, *TABLES, "seeds"):
-            raise InputError(f"{where}: {unknown('key', key, [*KEYS, *TABLES, 'seeds'])}")
+            raise InputError(f"{where}: {unknown_key(key, [*TABLES, 'seeds'])}")
     for table, keys in zip(TABLES, varied, strict=True):
         if both := [key for key in keys if key in values]:
             raise InputError(f"{where}: {both[0]} stands at the top and in [{table}]: in one place")

@@ -83,14 +83,20 @@ def fedavg_is_its_identity(algorithm: Algorithm) -> None:
 
 
 def hooks_leave_their_arguments(algorithm: Algorithm) -> None:
-    watched = copy.copy(algorithm)
+    watched, changes = copy.copy(algorithm), list[str]()
     for name in HOOKS:
         if name != "receive":  # it runs under vmap, where nothing can be compared
-            object.__setattr__(watched, name, _watch(getattr(algorithm, name)))
-    result = _two_rounds(_setup(watched), [1, 2, 4])
+            object.__setattr__(watched, name, _watch(getattr(algorithm, name), changes))
+    try:
+        result = _two_rounds(_setup(watched), [1, 2, 4])
+    except Exception as error:
+        raise (LawBroken(changes[0]) if changes else error) from None
     server, key = result.server, keys.key(0)
     ctx = ServerContext(server.params, server.state, {}, 1, key, cohort_size=3, num_clients=6)
-    _watch(algorithm.receive)(tree.take(result.uploads, 0), _kept(result.clients.rows, result), ctx)
+    receive = _watch(algorithm.receive, changes)
+    receive(tree.take(result.uploads, 0), _kept(result.clients.rows, result), ctx)
+    if changes:
+        raise LawBroken(changes[0])
 
 
 def same_seed_same_bits(algorithm: Algorithm) -> None:
@@ -122,7 +128,7 @@ def stays_finite(algorithm: Algorithm) -> None:
     try:
         result = _run(algorithm)
     except NonFiniteUpdateError as error:
-        raise LawBroken(f"{error} on a small smooth problem") from error
+        raise LawBroken(f"{error.reason} on a small smooth problem") from error
     for name, x in tree.leaves((result.server, result.uploads)):
         if not x.isfinite().all():
             raise LawBroken(f"{int((~x.isfinite()).sum())} numbers of {name} are not finite")
@@ -212,17 +218,20 @@ def _compare(broken: str, a: Any, b: Any, tolerance: float = 1e-9) -> None:
             raise LawBroken(f"{broken}: by {gap:.1e} in {path}")
 
 
-def _watch(hook: Callable[..., Any]) -> Callable[..., Any]:
+def _watch(hook: Callable[..., Any], changes: list[str]) -> Callable[..., Any]:
+    """A hook that adds to ``changes`` what it does to its arguments, in words."""
+
     def call(*args: Any) -> Any:
         before = [(path, x.clone()) for path, x in tree.leaves(args)]
         out = hook(*args)
         after = list(tree.leaves(args))
         if [path for path, _ in before] != [path for path, _ in after]:
-            raise LawBroken(f"{hook.__name__} adds to an argument or takes from it")
+            changes.append(f"{hook.__name__} adds to an argument or takes from it")
+            return out
         for (path, old), (_, new) in zip(before, after, strict=True):
             if not torch.equal(old, new):
                 gap = (old - new).abs().max().item()
-                raise LawBroken(f"{hook.__name__} changes an argument, {path}, by {gap:.1e}")
+                changes.append(f"{hook.__name__} changes an argument, {path}, by {gap:.1e}")
         return out
 
     return call

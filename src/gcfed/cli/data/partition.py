@@ -9,7 +9,17 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.completion import names_of
-from gcfed.cli.options import PICTURE, DataDir, Force, Plugins, check_positive
+from gcfed.cli.options import (
+    PICTURE,
+    DataDir,
+    Force,
+    Plugins,
+    alpha_option,
+    check_positive,
+    clients_option,
+    path_option,
+    setting_option,
+)
 from gcfed.cli.pictures import check_out, save
 from gcfed.errors import InputError, unknown
 
@@ -34,33 +44,14 @@ def partition(
     ] = "fashion10k",
     partition: Annotated[
         str | None,
-        typer.Option(
-            help="How, such as 'shards(per_client=2)'.",
-            show_default="dirichlet",
-            rich_help_panel=DIVIDED,
-            autocompletion=names_of("partitions"),
-        ),
+        setting_option(DIVIDED, "How, such as 'shards(per_client=2)'.", "dirichlet", "partitions"),
     ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a Dirichlet partition; small is skewed.",
-            show_default="0.1",
-            rich_help_panel=DIVIDED,
-        ),
-    ] = None,
+    alpha: Annotated[float | None, alpha_option(DIVIDED)] = None,
     alphas: Annotated[
         str | None,
         typer.Option(metavar="0.1,1,...", help="Several, side by side.", rich_help_panel=DIVIDED),
     ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of clients.",
-            show_default="100, or as many as the data has",
-            rich_help_panel=DIVIDED,
-        ),
-    ] = None,
+    clients: Annotated[int | None, clients_option(DIVIDED)] = None,
     seed: Annotated[
         int,
         typer.Option(help="Draws the partition of a run of this seed.", rich_help_panel=DIVIDED),
@@ -71,7 +62,7 @@ def partition(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Draw who holds what to this .png.", rich_help_panel=PICTURE),
+        path_option(help="Draw who holds what to this .png.", rich_help_panel=PICTURE),
     ] = None,
     kind: Annotated[
         str | None,

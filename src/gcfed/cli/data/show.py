@@ -6,7 +6,15 @@ from typing import Annotated
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.options import PICTURE, DataDir, DatasetName, Force, Plugins, check_positive
+from gcfed.cli.options import (
+    PICTURE,
+    DataDir,
+    DatasetName,
+    Force,
+    Plugins,
+    check_positive,
+    path_option,
+)
 from gcfed.cli.pictures import check_out, save
 from gcfed.errors import InputError
 
@@ -15,7 +23,7 @@ def show(
     name: DatasetName,
     out: Annotated[
         Path | None,
-        typer.Option(help="Draw some images of every class to this .png.", rich_help_panel=PICTURE),
+        path_option(help="Draw some images of every class to this .png.", rich_help_panel=PICTURE),
     ] = None,
     per_class: Annotated[
         int | None,

@@ -8,7 +8,14 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from gcfed.data.datasets.images import ColorMode, decode_all, header
+from gcfed.data.datasets.arrays import (
+    Collected,
+    as_array,
+    channels_first,
+    from_arrays,
+    narrowed,
+)
+from gcfed.data.datasets.own_files import folder_of_images
 from gcfed.errors import InputError, reason, unknown
 
 FORMS = (
@@ -16,19 +23,8 @@ FORMS = (
     "the path of an .npz or of a folder of images by class, or a list of any of these, one a client"
 )
 
-_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
-_CHANNELS = (1, 3, 4)
 _INPUTS = ("image", "img", "x", "pixel_values", "features")
 _LABELS = ("label", "labels", "y", "target", "fine_label")
-
-
-class Collected(NamedTuple):
-    """``x`` on its first axis by example; ``y`` numbers or words; ``client`` who holds which."""
-
-    x: np.ndarray
-    y: np.ndarray
-    class_names: tuple[str, ...] = ()
-    client: np.ndarray | None = None
 
 
 class Columns(NamedTuple):
@@ -44,9 +40,9 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     if isinstance(source, Collected):
         found = source
     elif _is_pair_of_arrays(source):
-        found = _from_arrays(source, where)
+        found = from_arrays(source, where)
     elif isinstance(source, str | Path):
-        found = folder(Path(source))
+        found = folder_of_images(Path(source))
     elif all(hasattr(source, name) for name in ("features", "column_names", "__len__")):
         found = _from_table(source, where, columns)
     elif _is_by_client(source):
@@ -97,16 +93,6 @@ def _is_data_of_client(item: Any) -> bool:
         and len(item) == 2
         and all(isinstance(v, Tensor | np.ndarray) and v.ndim >= 1 for v in item)
     )
-
-
-def _from_arrays(pair: tuple[Any, Any], where: str) -> Collected:
-    x, y = (_array(v, where) for v in pair)
-    if x.ndim == 0 or y.ndim == 0:
-        raise InputError(f"{where}: x and y have an axis of examples; not one number alone")
-    x = _channels_first(x, isinstance(pair[0], Tensor))
-    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
-        y = y[:, 0]
-    return Collected(_narrowed(x, where), y)
 
 
 def _is_by_client(source: Any) -> bool:
@@ -203,15 +189,15 @@ def _stacked(
     """Inputs and labels, each input copied into its place as it comes."""
     out, labels = np.empty((0,)), []
     for i, (image, label) in enumerate(items):
-        value = _narrowed(_image(image, f"{where} example {i}"), where)
+        value = narrowed(_image(image, f"{where} example {i}"), where)
         if i == 0:
             out = np.empty((size, *value.shape), value.dtype)
         if value.shape != out.shape[1:]:
             shapes = f"{list(value.shape)}, and the first of {list(out.shape[1:])}"
             raise InputError(f"{where} example {i} is of shape {shapes}")
         out[i] = value
-        labels.append(_array(label, where) if isinstance(label, Tensor) else label)
-    return out, _array(labels, where)
+        labels.append(as_array(label, where) if isinstance(label, Tensor) else label)
+    return out, as_array(labels, where)
 
 
 def _image(value: Any, where: str) -> np.ndarray:
@@ -220,104 +206,6 @@ def _image(value: Any, where: str) -> np.ndarray:
         grey = value.mode in ("1", "L")
         array = np.asarray(value.convert("L" if grey else "RGB"))
     else:
-        array = _array(value, where)
-    first: np.ndarray = _channels_first(array[None], isinstance(value, Tensor))[0]
+        array = as_array(value, where)
+    first: np.ndarray = channels_first(array[None], isinstance(value, Tensor))[0]
     return first
-
-
-def _channels_first(x: np.ndarray, is_tensor: bool) -> np.ndarray:
-    """[n, rows, columns] of bytes and [n, rows, columns, channels] as [n, channels, rows, columns].
-
-    Tensors have their channels first by custom; arrays only if nothing else makes sense.
-    """
-    if x.ndim == 3:
-        return x[:, None] if x.dtype == np.uint8 else x
-    last = x.ndim == 4 and x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS
-    return x.transpose(0, 3, 1, 2) if last and not is_tensor else x
-
-
-def _array(value: Any, where: str) -> np.ndarray:
-    try:
-        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # a tensor may be sparse, or hold nothing
-        raise InputError(f"{where}: {str(error).splitlines()[0]}") from None
-    if array.dtype.kind not in "biufU":
-        raise InputError(f"{where}: neither numbers nor words, but {array.dtype}")
-    if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
-        raise InputError(f"{where}: whole numbers are below 2^63; not {array.max()}")
-    return array
-
-
-def _narrowed(x: np.ndarray, where: str) -> np.ndarray:
-    """Bytes stay bytes, other whole numbers (tokens) become int64, and all else float32."""
-    if x.dtype.kind == "U":
-        raise InputError(f"{where}: inputs are words; turn them into numbers first")
-    if x.dtype.kind == "f":
-        return x.astype(np.float32, copy=False)
-    return x if x.dtype == np.uint8 else x.astype(np.int64, copy=False)
-
-
-def folder(path: Path, size: int = 0) -> Collected:
-    """Images in one folder a class, named like it; all are resized to ``size`` if it is given."""
-    if not path.is_dir():
-        raise InputError(f"{path} is not a folder of images by class")
-    names = tuple(sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] != "."))
-    labels = {
-        str(file): name
-        for name in names
-        for file in sorted((path / name).rglob("*"))
-        if file.suffix.lower() in _PICTURES
-    }
-    if not labels:
-        raise InputError(f"{path} holds no images in folders named like their classes")
-    headers = [header(Path(file)) for file in labels]
-    mode: ColorMode = "L" if all(h.mode == "L" for h in headers) else "RGB"
-    target = (size, size) if size else headers[0].size
-    x = decode_all(
-        list(labels), lambda name: Path(name).read_bytes(), target, mode, resize=size > 0
-    )
-    return Collected(x, np.array(list(labels.values())), names)
-
-
-def npz(path: Path) -> tuple[Collected, Collected | None]:
-    """Train and test examples of an ``.npz``: x_train, y_train, x_test and y_test; or x and y.
-
-    In the second case test examples are still to be drawn, and ``client`` may say who holds which.
-    """
-    arrays = _load(path)
-    if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
-        train, test = (
-            _from_arrays((arrays[f"x_{s}"], arrays[f"y_{s}"]), f"{path}: {s}")
-            for s in ("train", "test")
-        )
-        return train, test
-    if {"x", "y"} <= arrays.keys():
-        found = _from_arrays((arrays["x"], arrays["y"]), str(path))
-        return found._replace(client=_clients(arrays.get("client"), str(path))), None
-    held = ", ".join(arrays) or "nothing"
-    raise InputError(f"{path} holds {held}; not x_train, y_train, x_test and y_test, nor x and y")
-
-
-def _clients(client: np.ndarray | None, where: str) -> np.ndarray | None:
-    """Who holds each example: one number or word of each."""
-    if client is None:
-        return None
-    if _array(client, f"{where}: client").ndim != 1:
-        raise InputError(f"{where}: client has one axis; not the shape {list(client.shape)}")
-    if client.dtype.kind == "f" and not np.isfinite(client).all():
-        bad = int(np.argmin(np.isfinite(client)))
-        raise InputError(f"{where}: the client of example {bad} is not a finite number")
-    return client
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz``; one that holds pickled objects is refused."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except Exception as error:  # numpy lets through what zipfile, zlib and its own parser raise
-        raise InputError(f"{path} cannot be read as an .npz: {error}") from None

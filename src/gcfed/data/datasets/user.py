@@ -11,14 +11,10 @@ from torch import Tensor
 
 from gcfed.core.types import Examples, Inputs, Transform
 from gcfed.data.augmentation import ImageTransform
-from gcfed.data.datasets.collect import (
-    Collected,
-    Columns,
-    collect,
-    folder as folder_of_images,
-    npz as arrays,
-)
+from gcfed.data.datasets.arrays import Collected
+from gcfed.data.datasets.collect import Columns, collect
 from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
+from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
 
@@ -156,12 +152,14 @@ def _both(train: Any, test: Any) -> tuple[Any, Any]:
         held = (train[name] for name in ("test", "validation") if name in train)
         return train["train"], next(held, None) if test is None else test
     if isinstance(train, str | Path) and Path(train).suffix == ".npz":
-        kept, held_out = arrays(Path(train))
+        kept, held_out = arrays_of_npz(Path(train))
         return kept, held_out if test is None else test
     return train, test
 
 
 def _find(root: Path, path: str) -> Path:
+    if not path.strip():
+        raise InputError("path is empty: name a file or a folder, as in path='photos'")
     places = (Path(path).expanduser(), root / path)
     found = next((p for p in places if p.exists()), None)
     if found is None:

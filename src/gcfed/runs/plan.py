@@ -1,0 +1,41 @@
+"""What a run is about to do, in a few lines that are said before its first round."""
+
+import logging
+from collections.abc import Sequence
+
+from gcfed.config.build import Experiment
+from gcfed.config.trial import note_on_batches
+from gcfed.results.captions import partition_caption, short
+
+LOG = logging.getLogger("gcfed")
+"""Told what runs are about to do; nothing is shown of it unless a program asks for it."""
+
+
+def announce(experiments: Sequence[Experiment]) -> None:
+    """Log the plan of runs that differ in their seeds: that of the first stands for all."""
+    for line in plan(experiments[0]):
+        LOG.info("%s", line)
+
+
+def plan(experiment: Experiment) -> list[str]:
+    """What a run is about to do, a line each: how, on whose data, by which engine."""
+    setup, config = experiment.setup, experiment.config
+    schedule, sizes = setup.schedule, setup.data.parts.sizes
+    size = sum(weights.numel() for weights in setup.model.params.values())
+    work = f"{schedule.steps} steps" if schedule.epochs is None else f"{schedule.epochs} epochs"
+    lines = [
+        f"{config.model} of {size:,} parameters, trained by {short(config.algorithm)}: "
+        f"{schedule.rounds} rounds, a client doing {work} in each",
+        f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; with "
+        f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
+        f"of {sizes.sum():,} examples",
+        note_on_batches(schedule, sizes),
+        f"engine: {engine_of(experiment)}",
+    ]
+    return [line for line in lines if line]
+
+
+def engine_of(experiment: Experiment) -> str:
+    """The engine of a run, where it works, and why it is this one."""
+    chosen = experiment.setup.chosen
+    return f"{chosen.name} on {experiment.setup.device} ({chosen.reason})"
