@@ -33,6 +33,17 @@ class Place(NamedTuple):
     lines: list[Record]
 
 
+class Moment(NamedTuple):
+    """When a round ended: by a clock that counts seconds, and by the calendar."""
+
+    clock: float
+    date: float
+
+    @classmethod
+    def now(cls) -> "Moment":
+        return cls(time.perf_counter(), time.time())
+
+
 class RunWriter:
     """Writes the files of one run while it is trained.
 
@@ -110,22 +121,21 @@ class RunWriter:
         self.end("failed", error.reason, diverged=True)
         self.finish()
 
-    def add(self, outcome: RoundResult, line: Record) -> None:
+    def add(self, outcome: RoundResult, line: Record, ended: Moment) -> None:
         """Write a round down: its probes' row, its line, and apart from both its timing."""
         if self._probes is not None:
             self._probes.append(self.experiment.measure(self.snapshot.server, outcome))
-        append(self.path / directory.TIMINGS, self._timing(outcome))
+        append(self.path / directory.TIMINGS, self._timing(outcome, ended))
         self._rounds.append(line)
         self.lines.append(line)
         self.snapshot = Snapshot(outcome.round, outcome.server, outcome.clients)
         if self._is_best(line):
             self._best = Best(outcome.round, partial(self._save_model, outcome.server))
 
-    def _timing(self, outcome: RoundResult) -> bytes:
+    def _timing(self, outcome: RoundResult, ended: Moment) -> bytes:
         """A line of timings: what differs by machine, seconds and how many clients fit at once."""
-        now = time.perf_counter()
-        seconds, self._before = now - self._before, now
-        timing = {"round": outcome.round, "seconds": round(seconds, 6), "at": round(time.time(), 3)}
+        seconds, self._before = ended.clock - self._before, ended.clock
+        timing = {"round": outcome.round, "seconds": round(seconds, 6), "at": round(ended.date, 3)}
         return json.dumps(timing | {"chunk": outcome.chunk}).encode() + b"\n"
 
     def _timings(self) -> list[dict[str, Any]]:
