@@ -75,7 +75,8 @@ class CudaRecorder(Recorder):
                 body()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # other threads, which fetch numbers or train other runs, may use CUDA meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             body()
         return graph.replay
 
