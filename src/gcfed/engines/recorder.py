@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from gcfed.caches import keep_compiled_code
 from gcfed.engines.tracing import inductor
 
 Body = Callable[[], object]
@@ -48,6 +49,7 @@ class CudaRecorder(Recorder):
         self._device = device
 
     def guard(self) -> AbstractContextManager[object]:
+        keep_compiled_code(torch.__version__, torch.cuda.get_device_name(self._device))
         return torch.cuda.device(self._device)
 
     def compile(self, trace: GraphModule) -> Callable[..., Any]:
