@@ -164,8 +164,9 @@ def begin_records(
     with side.entered():
         weights = [side.fetch({**r.server.params, **r.server.buffers}) for r in results]
         hashes = [beside.submit(_sha256, each) for each in weights]
-        finish_scores = _begin_scores(setups, results, tests, side) if due else None
+        # their index is copied from the host, which would wait for the scores if those came first
         losses = {i: loss for i, r in enumerate(results) if (loss := _train_loss(r)) is not None}
+        finish_scores = _begin_scores(setups, results, tests, side) if due else None
         fetched = side.fetch(losses)  # the last of all
 
     def finish() -> list[Record]:
