@@ -328,7 +328,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
 
 
 def test_the_demo_stops_when_it_is_stopped(gcfed, monkeypatch, tmp_path):
-    def interrupted(setups, places):
+    def interrupted(setups, places, **keywords):
         raise KeyboardInterrupt
         yield
 

@@ -15,8 +15,10 @@ from gcfed import (
     run,
     simulate,
     simulate_together,
+    sweep,
     verify,
 )
+from gcfed.simulation.side_stream import AT_ONCE
 
 pytest_plugins = ["running"]
 pytestmark = [
@@ -110,3 +112,29 @@ def test_convolutions_twice_give_the_same_bits(engine, precision, tmp_path):
     )
     run(config, tmp_path / "a")
     assert verify(tmp_path / "a").holds
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "streams"])
+def test_lines_made_beside_the_next_round_are_those_made_at_once(engine, tmp_path, monkeypatch):
+    config = tiny(engine=engine, device="cuda", model="cnn", rounds=6, checkpoint_every=4)
+    run(config, tmp_path / "beside")
+    monkeypatch.setattr("gcfed.runs.scribe.SideStream", lambda device: AT_ONCE)
+    run(config, tmp_path / "at once")
+    for name in ("rounds.jsonl", "summary.json", "model.safetensors"):
+        assert (tmp_path / "beside" / name).read_bytes() == (
+            tmp_path / "at once" / name
+        ).read_bytes()
+
+
+def test_cells_that_share_the_card_end_with_the_bits_they_have_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = tiny(rounds=6, device="cuda", model="cnn").model_dump(exclude_unset=True)
+    grid = {"algorithm": ["fedavg", "gcfed", "scaffold"], "engine": ["vectorized"]}
+    values = {key: value for key, value in values.items() if key not in (*grid, "device")}
+    found = [
+        sweep({**values, "grid": grid}, store, "cuda", per_device=n)
+        for store, n in (("shared", 3), ("alone", 1))
+    ]
+    shared, alone = ([lines(run.path) for run in made.runs] for made in found)
+    assert len(shared) == 3 and shared == alone
+    assert found[0].devices == ["cuda"] * 3

@@ -3,6 +3,7 @@
 A stand-in runs a step where CUDA would record it; everything around it is the engines' own.
 """
 
+import os
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -282,12 +283,17 @@ class FakeCuda:
             "graph": Inside,
             "graph_pool_handle": lambda: "pool",
             "device": lambda device: Inside(str(device)),
+            "get_device_name": lambda device: "NVIDIA H200",
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
 
 
 def test_what_is_asked_of_cuda(monkeypatch):
-    fake = FakeCuda(monkeypatch)
+    fake, capture = FakeCuda(monkeypatch), "graph pool=pool capture_error_mode=thread_local"
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GCFED_CACHE", "/cache")
     recorder = CudaRecorder(torch.device("cuda:1"))
     with recorder.guard():
         side_by_side = recorder.branches(3)
@@ -301,8 +307,13 @@ def test_what_is_asked_of_cuda(monkeypatch):
     assert fake.calls == [
         "in cuda:1",
         *("s5 waits for root", "in s5", *step, *step, "out s5", "root waits for s5"),
-        *("in graph pool=pool", *step, "out graph pool=pool"),
+        f"in {capture}",
+        *step,
+        f"out {capture}",
         "out cuda:1",
     ]
     replay()
     assert fake.calls[-1] == "replay"
+    kept = f"/cache/compiled/torch-{torch.__version__}-NVIDIA-H200"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == f"{kept}/inductor"
+    assert os.environ["TRITON_CACHE_DIR"] == f"{kept}/triton"

@@ -44,6 +44,9 @@ def sweep(
             show_default="all GPUs, or the CPU",
         ),
     ] = None,
+    per_device: Annotated[
+        int, typer.Option(metavar="N", help="Cells that share each device, all at once.")
+    ] = 1,
     store: StoreOption = STORE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
@@ -67,13 +70,13 @@ def sweep(
     Examples:
 
         gcfed sweep grid.toml --dry-run
-        gcfed sweep grid.toml --devices cuda:0,cuda:1
+        gcfed sweep grid.toml --devices cuda:0,cuda:1 --per-device 3
     """
     from gcfed.cli.board import watched
     from gcfed.sweeps.sweep import Sweep
 
     report = Report(None, out, plot, size, pivot)
-    made = Sweep(grid, store, devices, plugins=plugin or [])
+    made = Sweep(grid, store, devices, per_device=per_device, plugins=plugin or [])
     _check(made, report, baseline)
     if dry_run:
         print_plans(made, as_json)
@@ -184,13 +187,13 @@ def _row(plan: "CellPlan", keys: list[str]) -> list[str]:
 
 
 def _total(made: "Sweep", num_keys: int) -> list[str]:
-    """The sum; time is divided among GPUs, and not among processes that share a CPU."""
+    """The sum; time is divided among GPUs, and not among cells that share a device."""
     lines = [plan.to_json() for plan in made.plans]
     sums = []
     for key in ("examples", "flops", "bytes", "seconds"):
         values = [line[key] for line in lines]
         sums.append(None if None in values else sum(values))
-    gpus = len([device for device in made.devices if device != "cpu"])
+    gpus = len({device for device in made.devices if device != "cpu"})
     if sums[-1] is not None:
         sums[-1] /= max(gpus, 1)
     rounds = str(sum(line["rounds"] for line in lines))

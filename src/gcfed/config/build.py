@@ -1,7 +1,7 @@
 """From a config to a run that can start."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ from gcfed.registry import Registry
 from gcfed.simulation import evaluation
 from gcfed.simulation.evaluation import Record, TestSet
 from gcfed.simulation.setup import Setup, cross_entropy
+from gcfed.simulation.side_stream import AT_ONCE, SideStream
 from gcfed.simulation.snapshot import RoundResult
 
 T = TypeVar("T")
@@ -87,20 +88,20 @@ class Experiment:
 
     def record(self, result: RoundResult) -> Record:
         """The line of a round, evaluated when it is due and at the end."""
-        return record_together([self], [result])[0]
+        return begin_records([self], [result], AT_ONCE)()[0]
 
     def is_due(self, t: int) -> bool:
         """Whether the model is judged after round ``t``."""
         return (t + 1) % self.config.evaluate_every == 0 or t + 1 == self.config.rounds
 
 
-def record_together(
-    experiments: Sequence[Experiment], results: Sequence[RoundResult]
-) -> list[Record]:
-    """The lines of a round of runs that are trained together."""
+def begin_records(
+    experiments: Sequence[Experiment], results: Sequence[RoundResult], side: SideStream
+) -> Callable[[], list[Record]]:
+    """Have the lines of a round of runs that are trained together made; what is given waits."""
     setups, tests = [e.setup for e in experiments], [e.tests for e in experiments]
     due = experiments[0].is_due(results[0].round)
-    return evaluation.record_together(setups, results, tests, due=due)
+    return evaluation.begin_records(setups, results, tests, side, due=due)
 
 
 def build(

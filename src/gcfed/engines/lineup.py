@@ -104,8 +104,17 @@ class Lineup:
         trained = over_clients(self.task.finish, self.cohort, at)
         busy = range(sum(job.num_clients for job in self.jobs))
         if self.order != list(busy):
-            trained = tree.take(trained, sorted(busy, key=self.order.__getitem__))
+            rows = _index(sorted(busy, key=self.order.__getitem__), self.cohort.key.device)
+            trained = tree.map(lambda x: x[rows], trained)
         return tree.split(trained, [job.num_clients for job in self.jobs])
+
+
+def _index(rows: Sequence[int], device: torch.device) -> Tensor:
+    """An index on a device, which on a GPU is not waited for: only pinned memory allows that."""
+    index = torch.tensor(rows)
+    if device.type == "cuda":
+        index = index.pin_memory()
+    return index.to(device, non_blocking=True)
 
 
 def _repeat_first(x: Tensor, times: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from gcfed.caches import keep_compiled_code
 from gcfed.engines.tracing import inductor
 
 Body = Callable[[], object]
@@ -49,6 +50,7 @@ class CudaRecorder(Recorder):
         self._device = device
 
     def guard(self) -> AbstractContextManager[object]:
+        keep_compiled_code(torch.__version__, torch.cuda.get_device_name(self._device))
         return torch.cuda.device(self._device)
 
     def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
@@ -76,7 +78,8 @@ class CudaRecorder(Recorder):
                 body()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # other threads, which fetch numbers or train other runs, may use CUDA meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             body()
         return graph.replay
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.utils.flop_counter import FlopCounterMode
 
 
 class ModelCost(NamedTuple):
@@ -24,6 +23,8 @@ class ModelCost(NamedTuple):
 
 def count(module: nn.Module, shape: tuple[int, ...]) -> ModelCost:
     """Count without computing: on the meta device, where tensors have shapes and no values."""
+    from torch.utils.flop_counter import FlopCounterMode  # it imports Triton, where there is one
+
     named = chain(module.named_parameters(), module.named_buffers())
     hollow = {name: torch.empty_like(value, device="meta") for name, value in named}
     sizes = [p.numel() for p in module.parameters()]

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.build import Experiment, build, record_together
+from gcfed.config.build import Experiment, build
 from gcfed.config.settings import Config
 from gcfed.errors import DivergedError, InputError
 from gcfed.files import create_folder, refuse_existing
@@ -22,6 +22,7 @@ from gcfed.results.summary import SMOOTHED as SMOOTHED, summarize as summarize
 from gcfed.runs.interrupt import stop_request
 from gcfed.runs.plan import announce
 from gcfed.runs.provenance import provenance
+from gcfed.runs.scribe import Scribe
 from gcfed.runs.trackers import Observer as Observer, Tracking, require
 from gcfed.runs.writer import RunWriter
 from gcfed.simulation.evaluation import Record
@@ -103,19 +104,24 @@ def _train(writers: Sequence[RunWriter], observe: Observer) -> None:
     if not live:
         return
     clock = CheckpointClock(writers[0].experiment.config)
-    with stop_request() as request, closing(simulate_together(setups, places)) as rounds:
+    with (
+        stop_request() as request,
+        Scribe(writers, observe) as scribe,
+        closing(simulate_together(setups, places, meanwhile=scribe.finish)) as rounds,
+    ):
         for outcomes in rounds:
-            done = {live[k]: o for k, o in outcomes.items() if isinstance(o, RoundResult)}
-            experiments = [writers[i].experiment for i in done]
-            found = record_together(experiments, list(done.values())) if done else []
-            lines = dict(zip(done, found, strict=True))
-            for i, result in done.items():
-                writers[i].add(result, lines[i])
+            scribe.finish()
             for k, outcome in outcomes.items():
                 if isinstance(outcome, DivergedError):
                     writers[live[k]].diverge(outcome)
-            observe(lines)
-            if clock.is_due(max(writers[i].snapshot.round for i in live) + 1):
+            done = {live[k]: o for k, o in outcomes.items() if isinstance(o, RoundResult)}
+            if not done:
+                continue
+            scribe.begin(done)
+            is_due = clock.is_due(max(result.round for result in done.values()) + 1)
+            if is_due or request.made:
+                scribe.finish()  # a checkpoint names no round whose lines are not on the disk
+            if is_due:
                 for i in live:
                     writers[i].save()
             if request.made:

@@ -33,6 +33,17 @@ class Place(NamedTuple):
     lines: list[Record]
 
 
+class Moment(NamedTuple):
+    """When a round ended: by a clock that counts seconds, and by the calendar."""
+
+    clock: float
+    date: float
+
+    @classmethod
+    def now(cls) -> "Moment":
+        return cls(time.perf_counter(), time.time())
+
+
 class RunWriter:
     """Writes the files of one run while it is trained.
 
@@ -110,28 +121,28 @@ class RunWriter:
         self.end("failed", error.reason, diverged=True)
         self.finish()
 
-    def add(self, outcome: RoundResult, line: Record) -> None:
+    def add(self, outcome: RoundResult, line: Record, ended: Moment) -> None:
         """Write a round down: its probes' row, its line, and apart from both its timing."""
         seconds: dict[str, float] = {}
         if self._probes is not None:
             row, seconds = self.experiment.measure(self.snapshot.server, outcome)
             self._probes.append(row)
-        append(self.path / directory.TIMINGS, self._timing(outcome, seconds))
+            ended = Moment.now()
+        append(self.path / directory.TIMINGS, self._timing(outcome, ended, seconds))
         self._rounds.append(line)
         self.lines.append(line)
         self.snapshot = Snapshot(outcome.round, outcome.server, outcome.clients)
         if self._is_best(line):
             self._best = Best(outcome.round, partial(self._save_model, outcome.server))
 
-    def _timing(self, outcome: RoundResult, probes: Mapping[str, float]) -> bytes:
+    def _timing(self, outcome: RoundResult, ended: Moment, probes: Mapping[str, float]) -> bytes:
         """A line of timings: what differs by machine, seconds and how many clients fit at once.
 
         ``probes`` are the seconds of each, which those of the round include.
         """
-        now = time.perf_counter()
-        seconds, self._before = now - self._before, now
+        seconds, self._before = ended.clock - self._before, ended.clock
         timing: dict[str, Any] = {"round": outcome.round, "seconds": round(seconds, 6)}
-        timing |= {"at": round(time.time(), 3), "chunk": outcome.chunk}
+        timing |= {"at": round(ended.date, 3), "chunk": outcome.chunk}
         if probes:
             timing["probes"] = {name: round(value, 6) for name, value in probes.items()}
         return json.dumps(timing).encode() + b"\n"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcfed import turns
 from gcfed.core import tree
 from gcfed.core.metrics import Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
@@ -18,10 +19,14 @@ from gcfed.core.types import Inputs, Output
 from gcfed.errors import InputError
 from gcfed.kernels.layout import ChannelsLast, channels_last
 from gcfed.simulation.setup import Setup
+from gcfed.simulation.side_stream import AT_ONCE, Fetched, SideStream
 from gcfed.simulation.snapshot import RoundResult
 
 Record = dict[str, Any]
 """A round in numbers, the same for two equal runs: a line of rounds.jsonl."""
+
+Scores = dict[str, float]
+"""The loss and each metric on some examples."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,20 @@ def predict(setup: Setup, server: Server, x: Inputs) -> Output:
         return _forward(setup, params, server.buffers, ChannelsLast(setup.transform)(x, None))
 
 
-def evaluate(setup: Setup, server: Server, test: TestSet) -> dict[str, float]:
+def evaluate(setup: Setup, server: Server, test: TestSet) -> Scores:
     """The loss and each metric on ``test``."""
     return evaluate_together(setup, [server], test)[0]
 
 
-def evaluate_together(
-    setup: Setup, servers: Sequence[Server], test: TestSet
-) -> list[dict[str, float]]:
-    """`evaluate` for several models of one task, of several seeds say.
+def evaluate_together(setup: Setup, servers: Sequence[Server], test: TestSet) -> list[Scores]:
+    """`evaluate` for several models of one task, of several seeds say."""
+    return begin_evaluation(setup, servers, test, AT_ONCE)()
+
+
+def begin_evaluation(
+    setup: Setup, servers: Sequence[Server], test: TestSet, side: SideStream
+) -> Callable[[], list[Scores]]:
+    """Have models of one task judged; what is given waits for their scores.
 
     Nothing is read before the last batch is through, so that an accelerator need not be waited for.
     """
@@ -69,11 +79,16 @@ def evaluate_together(
         sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
 
     visit_batches(setup, servers, test, add)
-    means = [each.split(widths) for each in (torch.stack(sums) / len(test.y)).cpu()]
-    return [
-        {name: m.result(part) for (name, m), part in zip(metrics.items(), parts, strict=True)}
-        for parts in means
-    ]
+    fetched = side.fetch(torch.stack(sums) / len(test.y))
+
+    def finish() -> list[Scores]:
+        means = [each.split(widths) for each in fetched.wait()]
+        return [
+            {name: m.result(part) for (name, m), part in zip(metrics.items(), parts, strict=True)}
+            for parts in means
+        ]
+
+    return finish
 
 
 def visit_batches(
@@ -96,16 +111,27 @@ def visit_batches(
                 visit(i, _forward(setup, *model, x).logits, y)
 
 
-def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> dict[str, float]:
+def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> Scores:
     """The mean over a round's clients of `evaluate`, each with its own buffers."""
+    return _begin_cohort(setup, result, test, AT_ONCE)()[0]
+
+
+def _begin_cohort(
+    setup: Setup, result: RoundResult, test: TestSet, side: SideStream
+) -> Callable[[], list[Scores]]:
     server, device = result.server, result.losses.device
     rows = [
         result.clients.buffers.gather([i], lambda: server.buffers, device)
         for i in result.survivors or result.ids
     ]
     servers = [server._replace(buffers=tree.take(buffers, 0)) for buffers in rows]
-    found = evaluate_together(setup, servers, test)
-    return {name: sum(m[name] for m in found) / len(found) for name in found[0]}
+    finish_each = begin_evaluation(setup, servers, test, side)
+
+    def finish() -> list[Scores]:
+        found = finish_each()
+        return [{name: sum(m[name] for m in found) / len(found) for name in found[0]}]
+
+    return finish
 
 
 def record(
@@ -133,41 +159,79 @@ def record_together(
     due: bool = True,
 ) -> list[Record]:
     """`record` for runs that are trained together: what is judged by the same examples, at once."""
-    weights = [_on_host({**r.server.params, **r.server.buffers}) for r in results]
-    with ThreadPoolExecutor(1) as beside:  # hashes are made while models are judged
-        hashes = [beside.submit(weights_sha256, each) for each in weights]
-        scores = _scores(setups, results, tests) if due else [{} for _ in setups]
-    found = [sha256.result() for sha256 in hashes]
-    return list(map(_line, setups, results, tests, scores, found))
+    return begin_records(setups, results, tests, AT_ONCE, due=due)()
 
 
-def _scores(
+def begin_records(
     setups: Sequence[Setup],
     results: Sequence[RoundResult],
     tests: Sequence[Mapping[str, TestSet]],
-) -> list[dict[str, dict[str, float]]]:
-    """What each run scores on each split, or nothing."""
-    scores: list[dict[str, dict[str, float]]] = [{} for _ in setups]
+    side: SideStream,
+    *,
+    due: bool = True,
+) -> Callable[[], list[Record]]:
+    """Have all computed that the lines of a round say; what is given waits for it and makes them.
+
+    Until then a GPU and its host can go on with the next round: models are judged on ``side``, and
+    hashes are made in a thread.
+    """
+    beside = ThreadPoolExecutor(1)
+    with side.entered():
+        weights = [side.fetch({**r.server.params, **r.server.buffers}) for r in results]
+        hashes = [beside.submit(_sha256, each) for each in weights]
+        # their index is copied from the host, which would wait for the scores if those came first
+        losses = {i: loss for i, r in enumerate(results) if (loss := _train_loss(r)) is not None}
+        finish_scores = _begin_scores(setups, results, tests, side) if due else None
+        fetched = side.fetch(losses)  # the last of all
+
+    def finish() -> list[Record]:
+        with turns.offered():
+            found = fetched.wait()
+            beside.shutdown()
+        scores = [{} for _ in setups] if finish_scores is None else finish_scores()
+        means = [found[i].item() if i in found else None for i in range(len(setups))]
+        done = [sha256.result() for sha256 in hashes]
+        return list(map(_line, setups, results, tests, scores, means, done))
+
+    return finish
+
+
+def _begin_scores(
+    setups: Sequence[Setup],
+    results: Sequence[RoundResult],
+    tests: Sequence[Mapping[str, TestSet]],
+    side: SideStream,
+) -> Callable[[], list[dict[str, Scores]]]:
+    """Have every run judged on each split that there is something to judge by."""
+    begun: list[tuple[str, list[int], Callable[[], list[Scores]]]] = []
     alike: dict[tuple[str, int], list[int]] = {}  # the runs that are judged by the same examples
     for i, (setup, result) in enumerate(zip(setups, results, strict=True)):
         for split, test in tests[i].items():
             if not _is_local(setup, result):
                 alike.setdefault((split, id(test.x)), []).append(i)
             elif result.ids:
-                scores[i][split] = evaluate_cohort(setup, result, test)
+                begun.append((split, [i], _begin_cohort(setup, result, test, side)))
     for (split, _), runs in alike.items():
-        servers = [results[i].server for i in runs]
-        found = evaluate_together(setups[runs[0]], servers, tests[runs[0]][split])
-        for i, score in zip(runs, found, strict=True):
-            scores[i][split] = score
-    return scores
+        servers, first = [results[i].server for i in runs], runs[0]
+        finish_split = begin_evaluation(setups[first], servers, tests[first][split], side)
+        begun.append((split, runs, finish_split))
+
+    def finish() -> list[dict[str, Scores]]:
+        scores: list[dict[str, Scores]] = [{} for _ in setups]
+        for split, runs, finish_split in begun:
+            for i, score in zip(runs, finish_split(), strict=True):
+                scores[i][split] = score
+        return scores
+
+    return finish
 
 
 def _line(
     setup: Setup,
     result: RoundResult,
     tests: Mapping[str, TestSet],
-    scores: Mapping[str, Mapping[str, float]],
+    scores: Mapping[str, Scores],
+    train_loss: float | None,
     sha256: str,
 ) -> Record:
     numbers: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
@@ -179,7 +243,7 @@ def _line(
         "round": result.round,
         **numbers,
         "tested": ("cohort" if _is_local(setup, result) else "global") if scores else None,
-        "train_loss": _number(_train_loss(result)),
+        "train_loss": _number(train_loss),
         "clients": result.ids,
         "dropped": result.dropped,
         "absent": result.absent,
@@ -217,14 +281,14 @@ def _is_local(setup: Setup, result: RoundResult) -> bool:
     return setup.buffers == "local" and bool(result.server.buffers)
 
 
-def _on_host(weights: Tree) -> Tree:
-    return tree.map(lambda x: x.cpu(), weights)
+def _sha256(weights: Fetched[Tree]) -> str:
+    return weights_sha256(weights.wait())
 
 
-def _train_loss(result: RoundResult) -> float | None:
+def _train_loss(result: RoundResult) -> Tensor | None:
     """The mean over the clients that entered the round."""
     kept = [k for k, i in enumerate(result.ids) if i not in result.dropped]
-    return result.losses[kept].double().mean().item() if kept else None
+    return result.losses[kept].double().mean() if kept else None
 
 
 def _number(value: float | None) -> float | None:

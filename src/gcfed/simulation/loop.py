@@ -1,12 +1,13 @@
 """Runs as generators of rounds; whoever consumes them evaluates, logs and stops."""
 
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
 import torch
 
+from gcfed import turns
 from gcfed.core import keys
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.engines import Engine
@@ -15,6 +16,7 @@ from gcfed.population.population import Drawn
 from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import Received, conclude, prepare, receive
 from gcfed.simulation.setup import Setup
+from gcfed.simulation.side_stream import wait_for
 from gcfed.simulation.snapshot import Beginning, RoundResult, Snapshot, start
 
 Position = RoundResult | Snapshot | Beginning
@@ -50,12 +52,16 @@ def simulate(setup: Setup, after: RoundResult | Snapshot | None = None) -> Gener
 def simulate_together(
     setups: Sequence[Setup],
     after: Sequence[RoundResult | Snapshot] | None = None,
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Generator[dict[int, RoundResult | DivergedError]]:
     """Yield the rounds of several runs, all of whose clients an engine is given at once.
 
     Each round comes as the outcomes by run; a run that diverges has an error as its last, and the
-    others go on without it.  The engine is closed when the last round is over, when a round fails,
-    and when the generator is closed or forgotten.
+    others go on without it.  ``meanwhile`` is called once clients are trained, which on a GPU is
+    when it was told all of a round: what the host has left to do costs no time then.  The engine is
+    closed when the last round is over, when a round fails, and when the generator is closed or
+    forgotten.
     """
     if len({(_engine_of(setup), setup.schedule.rounds) for setup in setups}) != 1:
         raise InputError("runs go together with the same engine for the same number of rounds")
@@ -68,7 +74,7 @@ def simulate_together(
         for t in range(first, setups[0].schedule.rounds):
             while True:
                 try:
-                    outcomes = _round(engine, setups, states, t, draws)
+                    outcomes = _round(engine, setups, states, t, draws, meanwhile)
                     break
                 except torch.OutOfMemoryError as error:
                     setups = _in_smaller_chunks(engine, setups, error)
@@ -89,6 +95,7 @@ def _round(
     states: Mapping[int, Position],
     t: int,
     draws: Draws,
+    meanwhile: Callable[[], None],
 ) -> dict[int, RoundResult | DivergedError]:
     """Round ``t`` of every run that goes on, chunk by chunk of their cohorts."""
     clients = {i: at.clients for i, at in states.items()}
@@ -108,6 +115,8 @@ def _round(
             trained = engine(jobs) if jobs else []
         if c + 1 == count:
             draws.look_ahead(states, t + 1)
+            meanwhile()
+        wait_for(setups[0].device)
         for i, job, work in zip(going, jobs, trained, strict=True):
             run = (setups[i], states[i].server, clients[i], t)
             try:
@@ -125,9 +134,13 @@ def _round(
 
 
 def _in_smaller_chunks(engine: Engine, setups: Sequence[Setup], error: Exception) -> list[Setup]:
-    """The same runs with half as many clients at once; one at a time cannot be halved."""
+    """The same runs with half as many clients at once; one at a time cannot be halved.
+
+    Where other runs share the device, theirs may be the memory that is missing: then nothing is
+    halved, which would change last bits.
+    """
     size = setups[0].chunk or setups[0].schedule.cohort_size
-    if size == 1:
+    if size == 1 or turns.is_shared():
         raise error
     engine.close()
     torch.cuda.empty_cache()

@@ -13,8 +13,13 @@ from gcfed.engines.workers import available_cores
 from gcfed.errors import InputError
 
 
-def find_devices(names: str | Sequence[str] | None, default: str) -> list[str]:
-    """The devices asked for; if none are, all GPUs there are for ``auto``, else the ``default``."""
+def find_devices(names: str | Sequence[str] | None, default: str, per_device: int = 1) -> list[str]:
+    """The devices asked for; if none are, all GPUs there are for ``auto``, else the ``default``.
+
+    Each is there as often as cells are to share it.
+    """
+    if per_device < 1:
+        raise InputError(f"the cells that share a device are a positive count; not {per_device}")
     if isinstance(names, str):
         names = names.split(",")
     if names is None:
@@ -22,7 +27,7 @@ def find_devices(names: str | Sequence[str] | None, default: str) -> list[str]:
         names = [f"cuda:{i}" for i in range(gpus)] if gpus > 1 else [default]
     if not names:
         raise InputError("name a device, such as cpu or cuda:0")
-    return [_checked(name.strip()) for name in names]
+    return [_checked(name.strip()) for name in names] * per_device
 
 
 def _checked(name: str) -> str:

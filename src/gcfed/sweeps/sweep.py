@@ -41,12 +41,14 @@ class Sweep:
         store: str | Path = STORE,
         devices: str | Sequence[str] | None = None,
         *,
+        per_device: int = 1,
         name: str | None = None,
         plugins: Iterable[Path] = (),
     ) -> None:
         self.grid = read_grid(grid, name=name, plugins=plugins)
         self.store = RunStore(store)
-        self.devices = find_devices(devices, self.grid.cells[0].configs[0].device)
+        default = self.grid.cells[0].configs[0].device
+        self.devices = find_devices(devices, default, per_device)
         self.plans: list[CellPlan] = plan(self.grid, self.store, self.devices[0])
         self.cells: list[CellState] = list(map(found, self.plans))
         self.path = self.store.folder / SWEEPS / self.grid.name / RECORD
@@ -188,12 +190,14 @@ def sweep(
     devices: str | Sequence[str] | None = None,
     observe: CellObserver | None = None,
     *,
+    per_device: int = 1,
     name: str | None = None,
 ) -> Sweep:
     """Train the cells of a grid, a TOML file or a dict, on these devices; what came out of them.
 
-    Cells that are done are found, and those that were interrupted go on.
+    Cells that are done are found, and those that were interrupted go on.  ``per_device`` cells
+    share each device.
     """
-    made = Sweep(grid, store, devices, name=name)
+    made = Sweep(grid, store, devices, per_device=per_device, name=name)
     made.run(observe)
     return made

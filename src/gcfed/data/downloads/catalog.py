@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pooch  # type: ignore[import-untyped]
-
+from gcfed.caches import cache_dir
 from gcfed.errors import unknown
 
 
@@ -74,8 +73,8 @@ class Publication:
 
 
 def data_dir(given: Path | None = None) -> Path:
-    """The folder of data: as given, else what GCFED_DATA names, else one of the user's caches."""
-    chosen = given or os.environ.get("GCFED_DATA") or pooch.os_cache("gcfed")
+    """The folder of data: as given, else what GCFED_DATA names, else the cache."""
+    chosen = given or os.environ.get("GCFED_DATA") or cache_dir()
     return Path(chosen).expanduser()
 
 

@@ -17,7 +17,6 @@ from gcfed.data.downloads.catalog import (
     publication,
     sources,
 )
-from gcfed.data.downloads.download import download
 from gcfed.data.downloads.formats import contents, idx, md5_of, md5_of_file
 from gcfed.errors import InputError
 
@@ -114,6 +113,8 @@ def install(published: Publication, root: Path, progress: bool = True) -> None:
 
 
 def _install(published: Publication, source: Download, root: Path, progress: bool) -> None:
+    from gcfed.data.downloads.download import download  # what it needs of the web takes time
+
     archive = root / source.file
     was_there = archive.exists()
     download(source, root, progress=progress)

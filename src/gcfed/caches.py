@@ -1,0 +1,24 @@
+"""The folder in which things are kept that can be fetched or made again."""
+
+import os
+import re
+from pathlib import Path
+
+import platformdirs
+
+
+def cache_dir() -> Path:
+    """The folder: what GCFED_CACHE names, else one among the user's caches."""
+    return Path(os.environ.get("GCFED_CACHE") or platformdirs.user_cache_dir("gcfed")).expanduser()
+
+
+def keep_compiled_code(torch_version: str, device: str) -> None:
+    """Have torch and Triton keep what they compile for a device, unless the user says where.
+
+    By default torch's lies where a restart of the machine deletes it.  There is one folder for each
+    version of torch and kind of device, so that what is old can be told and deleted.
+    """
+    kind = re.sub(r"[^A-Za-z0-9.+]+", "-", f"torch-{torch_version}-{device}")
+    folder = cache_dir() / "compiled" / kind
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))

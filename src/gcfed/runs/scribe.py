@@ -1,0 +1,56 @@
+"""Rounds written down, each while a GPU trains the next one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from gcfed.config.build import begin_records
+from gcfed.runs.trackers import Observer
+from gcfed.runs.writer import Moment, RunWriter
+from gcfed.simulation.side_stream import SideStream
+from gcfed.simulation.snapshot import RoundResult
+
+
+class Scribe:
+    """Writes the rounds of runs that are trained together, in order, and tells an observer.
+
+    A GPU works by itself, so there the lines of a round may wait until the next round is under way;
+    elsewhere they are written at once, and so is what probes measure, which takes the device.  At
+    the end of a ``with`` block nothing waits any more.
+    """
+
+    def __init__(self, writers: Sequence[RunWriter], observe: Observer) -> None:
+        self._writers, self._observe = writers, observe
+        self._side = SideStream(writers[0].experiment.setup.device)
+        self._finish: Callable[[], None] | None = None
+
+    def __enter__(self) -> "Scribe":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.finish()
+            return
+        with suppress(Exception):  # that which ends the block says more
+            self.finish()
+
+    def begin(self, results: Mapping[int, RoundResult]) -> None:
+        """Have a round of some runs, by their place among the writers, written down soon."""
+        self.finish()
+        experiments, ended = [self._writers[i].experiment for i in results], Moment.now()
+        make = begin_records(experiments, list(results.values()), self._side)
+
+        def finish() -> None:
+            lines = dict(zip(results, make(), strict=True))
+            for i, result in results.items():
+                self._writers[i].add(result, lines[i], ended)
+            self._observe(lines)
+
+        self._finish = finish
+        if not self._side.is_beside or any(experiment.probes for experiment in experiments):
+            self.finish()
+
+    def finish(self) -> None:
+        """Write down what waits for it."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()

@@ -1,0 +1,85 @@
+"""Numbers fetched from a device while it goes on with other work."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import torch
+
+from gcfed import turns
+from gcfed.core import tree
+
+T = TypeVar("T")
+
+HIGH = -1
+"""The priority of streams of our own: those that a capture uses come from another pool."""
+
+
+class Fetched(Generic[T]):
+    """Tensors on their way to the host's memory."""
+
+    def __init__(self, value: T, arrival: torch.cuda.Event | None = None) -> None:
+        self._value, self._arrival = value, arrival
+
+    def wait(self) -> T:
+        """The tensors, once they are there."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return self._value
+
+
+class SideStream:
+    """Work on a GPU beside what its current stream does; anywhere else, all is done at once.
+
+    Who puts work here keeps what it reads until the last that it fetches has arrived.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        if device is not None and device.type == "cuda":
+            self._stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether work here leaves the host and the current stream alone."""
+        return self._stream is not None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Inside, work is put here; it begins when all that was asked for before is done."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def fetch(self, value: T) -> Fetched[T]:
+        """Copy what was computed here to the host, after all work that is here already."""
+        if self._stream is None:
+            return Fetched(tree.map(lambda x: x.cpu(), value))
+        # torch takes memory that is pinned for such copies, so they do not wait
+        host = tree.map(lambda x: x.to("cpu", non_blocking=True), value)
+        return Fetched(host, self._stream.record_event())
+
+
+AT_ONCE = SideStream()
+"""For numbers that are needed before anything else is done."""
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Inside, this thread's work on a GPU is in a stream of its own, and waits for no other's."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        yield
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done what this thread asked for; meanwhile others have their turn."""
+    with turns.offered():
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
