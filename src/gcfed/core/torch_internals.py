@@ -6,6 +6,7 @@ gcfed reaches for such things.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -70,6 +71,16 @@ def unknown_number(usual: int) -> Iterator[int]:
     number = shapes.create_symintnode(symbol, hint=usual, source=source)
     with FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True):
         yield cast(int, number)
+
+
+@cache
+def start_compiler() -> None:
+    """Start the processes of torch's compiler, once, so that they are there when it needs them."""
+    from torch._inductor import async_compile
+
+    start = getattr(async_compile, "maybe_warm_pool", None)
+    if start is not None:
+        start()
 
 
 def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from gcfed.caches import keep_compiled_code
+from gcfed.core.torch_internals import start_compiler
 from gcfed.engines.tracing import inductor
 
 Body = Callable[[], object]
@@ -48,6 +49,7 @@ class CudaRecorder(Recorder):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        start_compiler()
 
     def guard(self) -> AbstractContextManager[object]:
         keep_compiled_code(torch.__version__, torch.cuda.get_device_name(self._device))

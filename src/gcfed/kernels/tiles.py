@@ -96,7 +96,7 @@ def convolve(
     tl.store(Y + out, y.to(Y.dtype.element_ty), mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["CLIENTS"])
 def convolution_weights(
     X, G, PARTS, BIASES,
     CLIENTS, M, PER, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr,
@@ -142,7 +142,7 @@ def convolution_weights(
         tl.store(BIASES + (part * CLIENTS + k) * CO + co, bias, mask=co < CO)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["CLIENTS"])
 def multiply(
     X, W, PARTS, client_w,
     CLIENTS, B, IN: tl.constexpr, OUT: tl.constexpr, PER: tl.constexpr,

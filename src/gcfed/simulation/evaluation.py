@@ -268,7 +268,7 @@ def weights_sha256(weights: Tree) -> str:
 
 
 def _forward(setup: Setup, params: Tree, buffers: Tree, x: Inputs) -> Output:
-    return setup.client_task.forward(params, x, buffers=buffers, train=False)[0]
+    return setup.test_task.forward(params, x, buffers=buffers, train=False)[0]
 
 
 def _batch_size(setup: Setup) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -23,6 +23,7 @@ from gcfed.core.types import Transform
 from gcfed.data.federated import FederatedData
 from gcfed.engines import Choice, Engine, Train, choose
 from gcfed.errors import InputError
+from gcfed.kernels.fitting import can_fuse, convolutions_fit
 from gcfed.population.availability import ALWAYS, Availability
 from gcfed.population.faults import NO_FAULTS, Faults
 from gcfed.population.population import Population
@@ -120,8 +121,8 @@ class Setup:
     @cached_property
     def chosen(self) -> Choice:
         """Which engine trains this run, and why it is this one."""
-        rounds = resolve(self.precision, self.device) != "float32"
-        return choose(self.engine, self.model, self.schedule.batch_size, rounds=rounds)
+        batch_size = self.schedule.batch_size
+        return choose(self.engine, self.model, batch_size, rounds=self._rounds)
 
     @property
     def device(self) -> torch.device:
@@ -151,6 +152,20 @@ class Setup:
         return ClientTask(
             self.algorithm, self.model, self.loss, self.optimizer, self.transform, low, keep
         )
+
+    @cached_property
+    def test_task(self) -> ClientTask:
+        """What models are judged by: the clients' task, its layers operators where they can be."""
+        if not (can_fuse(self.model, rounds=self._rounds) and convolutions_fit(self.model)):
+            return self.client_task
+        from gcfed.kernels.fusing import fuse_layers  # needs Triton
+
+        return replace(self.client_task, model=self.model.rewritten(fuse_layers))
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether products may be of rounded numbers."""
+        return resolve(self.precision, self.device) != "float32"
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """Inside, products are as precise as this setup asks."""
