@@ -165,5 +165,5 @@ def test_the_command_refuses(gcfed, runs, words, said):
 
 def test_a_notebook_shows_a_table(runs):
     assert "<table" in dynamics(runs)._repr_html_()
-    with pytest.raises(InputError, match="at is int"):
+    with pytest.raises(InputError, match="at is a whole number"):
         dynamics(runs, at="x")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from running import lines, tiny
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from gcfed import (
     ALGORITHMS,
@@ -18,6 +19,9 @@ from gcfed import (
     sweep,
     verify,
 )
+from gcfed.core import tree
+from gcfed.core.precision import arithmetic
+from gcfed.runs.train import run_together
 from gcfed.simulation.side_stream import AT_ONCE
 
 pytest_plugins = ["running"]
@@ -138,3 +142,50 @@ def test_cells_that_share_the_card_end_with_the_bits_they_have_alone(tmp_path, m
     shared, alone = ([lines(run.path) for run in made.runs] for made in found)
     assert len(shared) == 3 and shared == alone
     assert found[0].devices == ["cuda"] * 3
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 3e-3), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize(
+    ("plain", "shape"),
+    [
+        (nn.Conv2d(3, 32, 5, padding=2), (8, 3, 32, 32)),
+        (nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False), (4, 64, 8, 8)),
+        (nn.Linear(600, 70), (50, 600)),
+        (nn.GroupNorm(8, 32), (4, 32, 8, 8)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_operators_agree_with_the_layers(plain, shape, dtype, error):
+    """Operands are rounded to TF32 or bfloat16, sums are float32; a second call gives its bits."""
+    from gcfed.kernels.fusing import fuse_layers  # needs Triton
+
+    layers, _ = fuse_layers(nn.ModuleDict({"layer": plain}))
+    torch.manual_seed(0)
+    weights = {n: torch.randn(3, *p.shape, device="cuda") for n, p in plain.named_parameters()}
+    weights = tree.map(lambda w: w.float(), weights)
+    x = torch.randn(3, *shape, device="cuda", dtype=torch.float32)
+
+    def results(layer, x):
+        def score(p, x):
+            y = functional_call(layer, p, (x,)).to(torch.float64)
+            return (y * torch.sin(y)).sum()
+
+        return vmap(grad(score, argnums=(0, 1)))(weights, x)
+
+    found, again = (results(layers["layer"], x.to(dtype)) for _ in range(2))
+    with arithmetic("float32"):
+        expected = results(plain, x)
+    pairs = zip(tree.leaves(found), tree.leaves(again), tree.leaves(expected), strict=True)
+    for (path, a), (_, b), (_, c) in pairs:
+        assert torch.equal(a, b)
+        assert (a.double() - c.double()).norm() <= error * c.double().norm(), path
+
+
+@pytest.mark.usefixtures("float32")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_seeds_by_operators_together_have_the_bits_of_each_alone(precision, tmp_path):
+    settings = {"model": "cnn", "device": "cuda", "precision": precision, "rounds": 3}
+    configs = [tiny(**settings, seed=seed) for seed in (0, 1)]
+    run(configs[0], tmp_path / "alone")
+    run_together(configs, [tmp_path / "a", tmp_path / "b"])
+    assert lines(tmp_path / "a") == lines(tmp_path / "alone")

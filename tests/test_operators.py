@@ -22,7 +22,7 @@ from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
 from gcfed.kernels.fitting import can_fuse, convolutions_fit, fits
 from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
 from gcfed.kernels.fusing import fuse_layers
-from gcfed.kernels.tuning import convolve_tile, weights_tile
+from gcfed.kernels.tile_sizes import convolve_tile, weights_tile
 from gcfed.models import MODELS
 from gcfed.simulation.round import prepare
 

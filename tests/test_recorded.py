@@ -187,9 +187,9 @@ def test_small_batches_turn_convolutions_into_products(batch_size, products, mak
     setup = make_setup(parse("fedavg"), batch_size=batch_size, fill="repeat")
     lineup = Lineup.of([prepare(setup, *start(setup), 0, [3, 7, 8])])
     program = VectorProgram(lineup, StandIn())
-    assert program._mapped.model.replaced == (["conv"] if products else [])
+    assert program.mapped.model.replaced == (["conv"] if products else [])
     assert products == any(
-        isinstance(m, ProductConv2d) for m in program._mapped.model._shells[True].modules()
+        isinstance(m, ProductConv2d) for m in program.mapped.model._shells[True].modules()
     )
 
 
@@ -201,7 +201,9 @@ def test_what_cannot_be_compiled_is_recorded_as_it_is(kind, make_setup, close):
     *_, expected = simulate(replace(setup, engine="sequential"))
     close(found.server, expected.server)
     (program,) = engine.programs
-    assert not program.is_compiled and engine.recorder.compiled == 1
+    assert not program.is_compiled
+    # vectorized tries a step for any number of clients first, then one for a single number
+    assert engine.recorder.compiled == (2 if kind is Vectorized else 1)
 
 
 def test_what_cannot_be_recorded_runs_as_it_is_written(kind, make_setup, close):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcfed.kernels import tiles
-from gcfed.kernels.tuning import channel_block, convolve_tile, power, weights_tile
+from gcfed.kernels.tile_sizes import channel_block, convolve_tile, power, weights_tile
 
 NAMESPACE = "gcfed"
 
