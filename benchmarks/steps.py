@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--algorithms", default="gcfed")
     parser.add_argument("--clients", default="5,20,60")
     parser.add_argument("--batch-size", type=int, default=50)
-    parser.add_argument("--engine", default="vectorized")
+    parser.add_argument("--engine", default="fused")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--replays", type=int, default=50)
     parser.add_argument("--profile", type=int, default=0, metavar="KERNELS")

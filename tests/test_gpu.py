@@ -102,7 +102,7 @@ def test_a_resumed_run_ends_with_the_same_bits(engine, tmp_path):
 
 
 @pytest.mark.usefixtures("float32")
-@pytest.mark.parametrize("engine", ["vectorized", "streams"])
+@pytest.mark.parametrize("engine", ["vectorized", "fused", "streams"])
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_convolutions_twice_give_the_same_bits(engine, precision, tmp_path):
     config = tiny(
@@ -185,7 +185,21 @@ def test_operators_agree_with_the_layers(plain, shape, dtype, error):
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_seeds_by_operators_together_have_the_bits_of_each_alone(precision, tmp_path):
     settings = {"model": "cnn", "device": "cuda", "precision": precision, "rounds": 3}
+    settings |= {"engine": "fused"}
     configs = [tiny(**settings, seed=seed) for seed in (0, 1)]
     run(configs[0], tmp_path / "alone")
     run_together(configs, [tmp_path / "a", tmp_path / "b"])
     assert lines(tmp_path / "a") == lines(tmp_path / "alone")
+
+
+@pytest.mark.usefixtures("float32")
+def test_operators_learn_as_the_layers_do(tmp_path):
+    """Forty rounds from the same weights, in bfloat16: the accuracy is the same but for noise."""
+    settings = {"dataset": "fashion10k", "model": "cnn", "device": "cuda", "precision": "bf16"}
+    settings |= {"rounds": 40, "steps": 20, "epochs": None, "lr": 0.02, "cohort": 10}
+    found = {}
+    for engine in ("fused", "streams"):
+        run(tiny(**settings, engine=engine), tmp_path / engine)
+        found[engine] = [line["test_accuracy"] for line in lines(tmp_path / engine)]
+    last = {engine: sum(values[-5:]) / 5 for engine, values in found.items()}
+    assert last["fused"] > 0.5 and abs(last["fused"] - last["streams"]) < 0.03

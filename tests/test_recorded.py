@@ -17,7 +17,7 @@ from gcfed.engines.graphs import many_sizes
 from gcfed.engines.lineup import Lineup
 from gcfed.engines.recorder import CudaRecorder, Recorder
 from gcfed.engines.streams import StreamProgram
-from gcfed.engines.vectorized import VectorProgram, few_sizes
+from gcfed.engines.vectorized import few_sizes
 from gcfed.kernels.products import ProductConv2d
 from gcfed.simulation.round import prepare
 
@@ -186,7 +186,7 @@ def test_a_stream_has_memory_of_its_own_in_the_layout_of_convolutions(make_setup
 def test_small_batches_turn_convolutions_into_products(batch_size, products, make_setup):
     setup = make_setup(parse("fedavg"), batch_size=batch_size, fill="repeat")
     lineup = Lineup.of([prepare(setup, *start(setup), 0, [3, 7, 8])])
-    program = VectorProgram(lineup, StandIn())
+    program = Vectorized().program(lineup, StandIn())
     assert program.mapped.model.replaced == (["conv"] if products else [])
     assert products == any(
         isinstance(m, ProductConv2d) for m in program.mapped.model._shells[True].modules()

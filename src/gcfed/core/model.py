@@ -120,10 +120,6 @@ class Model:
             shell.to(device)
         return twin
 
-    def layers(self) -> Iterator[nn.Module]:
-        """The modules it runs."""
-        return self._shells[True].modules()
-
     def rewritten(self, change: Pass) -> "Model":
         """A copy of the model whose module went through ``change``; its parameters are the same."""
         twin = copy.copy(self)

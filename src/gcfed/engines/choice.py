@@ -9,9 +9,8 @@ from gcfed.engines.engine import Engine, FunctionEngine, Train
 from gcfed.engines.sequential import Sequential
 from gcfed.engines.shared_memory import can_share_memory
 from gcfed.engines.streams import Streams
-from gcfed.engines.vectorized import Vectorized
+from gcfed.engines.vectorized import Fused, Vectorized
 from gcfed.engines.workers import Workers, available_cores
-from gcfed.kernels.fitting import can_fuse, convolutions_fit
 from gcfed.kernels.products import FEW
 from gcfed.registry import Registry, hyper_parameters
 
@@ -27,7 +26,7 @@ class EngineRegistry(Registry[Callable[..., Engine]]):
 ENGINES = EngineRegistry("engine")
 """What makes engines; ``workers(processes=4)`` names one and sets its arguments."""
 
-for kind in (Sequential, Vectorized, Streams, Workers):
+for kind in (Sequential, Vectorized, Fused, Streams, Workers):
     ENGINES.register(kind.name)(kind)
 
 
@@ -39,15 +38,10 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(
-    engine: Engine | Train | str, model: Model, batch_size: int, *, rounds: bool = False
-) -> Choice:
-    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies.
-
-    ``rounds`` says whether products may be of rounded numbers, TF32 or bfloat16.
-    """
+def choose(engine: Engine | Train | str, model: Model, batch_size: int) -> Choice:
+    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
     if engine == "auto":
-        return _auto(model, batch_size, rounds)
+        return _auto(model, batch_size)
     if isinstance(engine, str):
         made = ENGINES.parse(engine)
         return Choice(_written(made), made, "as asked")
@@ -68,7 +62,7 @@ def _written(made: "partial[Engine]") -> str:
     return f"{name}({', '.join(given)})" if given else name
 
 
-def _auto(model: Model, batch_size: int, rounds: bool) -> Choice:
+def _auto(model: Model, batch_size: int) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
         if cores > 1 and can_share_memory():
@@ -77,8 +71,6 @@ def _auto(model: Model, batch_size: int, rounds: bool) -> Choice:
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
         return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
-    if can_fuse(model, rounds=rounds) and convolutions_fit(model):
-        return _chosen(Vectorized, "each layer is one operator for all clients")
     if model.has_convolutions and batch_size > FEW:
         return _chosen(Streams, "convolutions are fastest side by side")
     return _chosen(Vectorized, "products are fastest together")

@@ -13,13 +13,14 @@ Train = Callable[[Sequence[Job]], list[Trained]]
 class Engine(ABC):
     """Trains cohorts, and holds what it needs for that from its first call until it is closed.
 
-    A subclass says what it is called, whether it pads short batches, and whether it works on a
-    CUDA device alone.
+    A subclass says what it is called, whether it pads short batches, whether it works on a CUDA
+    device alone, and whether it does layers by operators of its own.
     """
 
     name: ClassVar[str] = "own"
     pads: ClassVar[bool] = False
     needs_cuda: ClassVar[bool] = False
+    fuses: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from gcfed.core.model import CONVOLUTIONS, Model
+from gcfed.core.model import Model
 from gcfed.core.torch_internals import has_hooks
 
 
@@ -33,11 +33,6 @@ def _is_plain(layer: nn.Conv2d) -> bool:
         and layer.dilation == (1, 1)
         and layer.padding_mode == "zeros"
     )
-
-
-def convolutions_fit(model: Model) -> bool:
-    """Whether operators can do every convolution of a model."""
-    return all(fits(layer) for layer in model.layers() if isinstance(layer, CONVOLUTIONS))
 
 
 def can_fuse(model: Model, *, rounds: bool) -> bool:

@@ -23,7 +23,7 @@ from gcfed.core.types import Transform
 from gcfed.data.federated import FederatedData
 from gcfed.engines import Choice, Engine, Train, choose
 from gcfed.errors import InputError
-from gcfed.kernels.fitting import can_fuse, convolutions_fit
+from gcfed.kernels.fitting import can_fuse
 from gcfed.population.availability import ALWAYS, Availability
 from gcfed.population.faults import NO_FAULTS, Faults
 from gcfed.population.population import Population
@@ -121,8 +121,7 @@ class Setup:
     @cached_property
     def chosen(self) -> Choice:
         """Which engine trains this run, and why it is this one."""
-        batch_size = self.schedule.batch_size
-        return choose(self.engine, self.model, batch_size, rounds=self._rounds)
+        return choose(self.engine, self.model, self.schedule.batch_size)
 
     @property
     def device(self) -> torch.device:
@@ -155,17 +154,13 @@ class Setup:
 
     @cached_property
     def test_task(self) -> ClientTask:
-        """What models are judged by: the clients' task, its layers operators where they can be."""
-        if not (can_fuse(self.model, rounds=self._rounds) and convolutions_fit(self.model)):
+        """What models are judged by: the clients' task, by operators where the engine has them."""
+        rounds = resolve(self.precision, self.device) != "float32"
+        if not (self.chosen.make().fuses and can_fuse(self.model, rounds=rounds)):
             return self.client_task
         from gcfed.kernels.fusing import fuse_layers  # needs Triton
 
         return replace(self.client_task, model=self.model.rewritten(fuse_layers))
-
-    @property
-    def _rounds(self) -> bool:
-        """Whether products may be of rounded numbers."""
-        return resolve(self.precision, self.device) != "float32"
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """Inside, products are as precise as this setup asks."""
