@@ -71,7 +71,7 @@ def report(
     """Make one page of runs: tables, curves, clients, data, costs.
 
     RUNS are run directories, or folders of them.  The page is a single file that a browser shows
-    without a network.  --figures writes every curve as .png, .pdf and .svg too.
+    without a network.  --figures writes the main curves as .png, .pdf and .svg too.
 
     Examples:
 

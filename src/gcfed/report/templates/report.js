@@ -50,6 +50,7 @@ function layout(xTitle, yTitle) {
     showlegend: false, hovermode: "closest", dragmode: "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: ink, family: "system-ui, sans-serif", size: 12 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: ink },
     margin: { l: 55, r: 12, t: 8, b: 42 },
     xaxis: { ...axis, title: { text: xTitle } }, yaxis: { ...axis, title: { text: plain(yTitle) } },
   };
@@ -84,7 +85,7 @@ function place(holder, key, title, description) {
   const id = `${holder.id}-${key.replace(/[^\w]/g, "-")}`;
   let plot = at(id);
   if (!plot) {
-    plot = make("div", { id, class: "plot", role: "img" });
+    plot = make("div", { id, class: "plot", role: "group" });
     holder.append(make("figure", {}, make("figcaption", {}), plot));
   }
   plot.previousSibling.textContent = title;
@@ -100,7 +101,7 @@ function keepOnly(holder, plots) {
   }
 }
 
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "resetScale2d"]] };
 
 function drawCurves(holder, charts, xTitle = "round") {
   // All have their place before the first is drawn, as their number decides their width.
