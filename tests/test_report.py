@@ -114,6 +114,16 @@ def test_settings_that_differ_stand_apart_and_all_are_there(tmp_path):
     assert settings["lr"] == ["0.1 (2); 0.2 (2)"] and settings["cohort"] == ["3"]
 
 
+def test_a_method_in_two_tasks_is_listed_twice(tmp_path):
+    for alpha in (0.1, 0.5):
+        make_runs(tmp_path / str(alpha), [0.5], partition=f"dirichlet(alpha={alpha})")
+    found = said(tmp_path)
+    rows = [[cell.value for cell in row] for row in found.differences.blocks[0].rows]
+    assert rows == [["fedavg", "dirichlet"], ["fedavg", "dirichlet(alpha=0.5)"]]
+    assert found.summary == "2 runs, 1 method, 2 tasks: 2 finished"
+    assert [task["title"] for task in found.charts["tasks"]] == ["α = 0.1", "α = 0.5"]
+
+
 def test_one_run_differs_from_the_defaults(tmp_path):
     make_run(tmp_path / "a", [0.5], lr=0.5)
     found = texts(said(tmp_path).differences)

@@ -4,13 +4,14 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.results import directory
 from gcfed.results.comparison import Comparison
-from gcfed.results.cost_table import CostTable, costs
+from gcfed.results.cost_table import costs
 from gcfed.results.groups import differing
 from gcfed.results.outcomes import GroupResult, spread
 from gcfed.results.run import Run, read_about
@@ -37,14 +38,11 @@ OF_CLIENTS = {
 
 def differences_table(found: Comparison) -> Table:
     """The settings in which groups differ; where nothing does, those that are not the default."""
-    settings = {r.name: r.group.settings for r in found.results}
-    differ = differing(list(settings.values()))
-    if differ:
-        rows = [
-            (name, *(_text(each.get(key)) for key in differ)) for name, each in settings.items()
-        ]
+    groups = [r.group for r in found.results]
+    if differ := differing([each.settings for each in groups]):
+        rows = [(g.name, *(_text(g.settings.get(key)) for key in differ)) for g in groups]
         return _table(("method", *differ), rows)
-    return _table(("setting", "value", "default"), _changed(found.results[0].group.runs[0].config))
+    return _table(("setting", "value", "default"), _changed(groups[0].runs[0].config))
 
 
 def settings_table(runs: Sequence[Run]) -> Table:
@@ -75,12 +73,22 @@ def spent_table(found: Comparison) -> Table:
 
 
 def kept_tables(found: Comparison) -> tuple[dict[str, Table], list[str]]:
-    """What algorithms send and keep with the model of each task, and why some are not counted."""
-    tables: dict[str, Table] = {}
+    """What algorithms send and keep with the model of each task, and why some are not counted.
+
+    Tasks that cost the same share a table.
+    """
+    titles: dict[Counted, list[str]] = {}
     notes: list[str] = []
     for title, results in found.blocks.items():
         try:
-            tables[title] = _kept(results).table()
+            titles.setdefault(_counted(results), []).append(title)
+        except InputError as error:
+            notes.append(f"{title}: {error}" if title else str(error))
+    tables: dict[str, Table] = {}
+    for counted, some in titles.items():
+        title = some[0] if len(some) == 1 else f"{some[0]}, and {len(some) - 1} more tasks"
+        try:
+            tables[title] = _count(counted)
         except InputError as error:
             notes.append(f"{title}: {error}" if title else str(error))
     return tables, notes
@@ -98,21 +106,33 @@ def clients_table(groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -
     return _table(columns, rows) if rows else None
 
 
-def _kept(results: Sequence[GroupResult]) -> CostTable:
-    """Counted from the model that a finished run has left."""
+class Counted(NamedTuple):
+    """What the costs of algorithms depend on."""
+
+    algorithms: tuple[str, ...]
+    model: str
+    shape: tuple[int, ...]
+    num_classes: int
+    clients: int
+    cohort: int
+
+
+def _counted(results: Sequence[GroupResult]) -> Counted:
+    """What the costs of a task depend on, read from the model that a finished run has left."""
     runs = [run for r in results for run in r.group.runs]
     weights = [path for run in runs if (path := run.path / directory.WEIGHTS).is_file()]
     if not weights:
         raise InputError("what algorithms keep is counted once a run has finished")
-    about, config = read_about(weights[0]), runs[0].config
-    return costs(
-        dict.fromkeys(r.group.settings["algorithm"] for r in results),
-        model=about["model"],
-        shape=tuple(about["shape"]),
-        num_classes=about["num_classes"],
-        clients=config.clients or 1,
-        cohort=min(config.cohort, config.clients or 1),
-    )
+    about, clients = read_about(weights[0]), runs[0].config.clients or 1
+    algorithms = tuple(dict.fromkeys(r.group.settings["algorithm"] for r in results))
+    shape, cohort = tuple(about["shape"]), min(runs[0].config.cohort, clients)
+    return Counted(algorithms, about["model"], shape, about["num_classes"], clients, cohort)
+
+
+@lru_cache
+def _count(counted: Counted) -> Table:
+    """A report that is served asks for the same costs again and again."""
+    return costs(**counted._asdict()).table()
 
 
 def _spent(r: GroupResult) -> tuple[str, ...]:

@@ -10,7 +10,10 @@ const GAPS = { "-": "", "--": "5 3", "-.": "6 2 2 2" };
 const GLYPHS = {
   o: "●", s: "■", "^": "▲", D: "◆", v: "▼", P: "✚", X: "✖", "<": "◀", ">": "▶", "*": "★",
 };
-const ON_DARK = { "#000000": "#f0f0f0", "#0072b2": "#4aa3df", "#882255": "#d0618e" };
+// Colours that are hard to see on a dark page, and what stands for them: wine is yellow again there.
+const ON_DARK = {
+  "#000000": "#f0f0f0", "#0072b2": "#3b82e6", "#56b4e9": "#a5defa", "#882255": "#f0e442",
+};
 const MOST_CURVES = 16; // that are shown before anybody asks for more
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const at = (id) => document.getElementById(id);
@@ -191,7 +194,6 @@ function showPart(name, is_there) {
 }
 
 function draw() {
-  state.task = Math.min(state.task, values.tasks.length - 1);
   const probes = task().probes.map((chart) => chart.name);
   if (!probes.includes(state.probe)) state.probe = probes[0] || "";
   const titles = values.tasks.map((each, place) => [String(place), each.title || "all runs"]);
@@ -244,7 +246,9 @@ function sortAsPressed(button) {
 function begin() {
   const found = at("values");
   if (!found) return;
+  const title = task()?.title;
   values = JSON.parse(found.textContent);
+  state.task = Math.max(0, values.tasks.findIndex((each) => each.title === title));
   draw();
 }
 
