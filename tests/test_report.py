@@ -57,6 +57,11 @@ def test_a_curve_is_the_mean_over_seeds_as_measured_and_smoothed():
     assert curve["std"][-1] == curve["smooth_std"][-1] == 14.142
 
 
+def test_a_number_that_is_not_finite_leaves_a_gap():
+    found = chart({"fedavg": [lines([0.1, float("nan"), 0.3])]}, ACCURACY, 9, {})
+    assert found["curves"]["fedavg"]["mean"] == [10.0, None, 30.0]
+
+
 def test_long_curves_are_thinned_and_keep_their_ends():
     rounds = {}
     found = chart({"fedavg": [lines([t / 1000 for t in range(1000)])]}, ACCURACY, 50, rounds)
@@ -102,6 +107,13 @@ def test_runs_that_go_on_have_curves_and_no_final_value(tmp_path):
     tasks = {task["methods"][0]: task["rounds"][0]["curves"] for task in found.charts["tasks"]}
     assert tasks["fedavg"]["fedavg"]["mean"] == [10.0, 20.0]
     assert texts(found.results)["fedavg"][:2] == ["0 of 1", "-"]
+
+
+def test_a_run_that_has_just_begun_has_a_page(tmp_path):
+    make_run(tmp_path / "a", [], rounds=3, status="running")
+    found = said(tmp_path)
+    assert found.charts["tasks"][0]["rounds"] == []
+    assert texts(found.spent)["fedavg"] == ["-"] * 4
 
 
 def test_settings_that_differ_stand_apart_and_all_are_there(tmp_path):
@@ -159,6 +171,13 @@ def test_the_partition_of_a_run_is_drawn_again(tmp_path):
     assert sum(map(sum, found["counts"])) == 200
     (other,) = holdings([Run(make_run(tmp_path / "b", [0.5], seed=4))])
     assert other["counts"] != found["counts"]
+
+
+def test_a_partition_that_comes_out_differently_is_not_shown(tmp_path):
+    path = make_run(tmp_path / "a", [0.5])
+    (path / "provenance.json").write_text(json.dumps({"partition": {"examples": 201}}))
+    (found,) = holdings([Run(path)])
+    assert "not what the run recorded" in found["reason"]
 
 
 def test_data_that_are_not_here_are_not_fetched(tmp_path, monkeypatch):

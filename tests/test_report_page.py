@@ -97,6 +97,10 @@ def test_a_press_in_the_legend_hides_a_curve_and_a_second_shows_it(desktop):
         assert desktop.visible(chart) == ["gcfed"]
     button.press("Enter")
     assert desktop.visible("round-charts-test_accuracy") == ["fedavg", "gcfed"]
+    desktop.page.locator("#hide-all").click()
+    assert desktop.visible("round-charts-test_accuracy") == []
+    desktop.page.locator("#show-all").click()
+    assert desktop.visible("round-charts-test_accuracy") == ["fedavg", "gcfed"]
     assert desktop.complaints == []
 
 

@@ -1,5 +1,6 @@
 """What the charts of a report show, as values that a page can hold."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,8 +129,10 @@ def _curve(runs: Lines, measure: Measure, window: int, points: int, rounds: Roun
     return found
 
 
-def _numbers(values: np.ndarray) -> list[float]:
-    return [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
+def _numbers(values: np.ndarray) -> list[float | None]:
+    """Values as JSON holds them, which knows finite numbers alone."""
+    known = (value if math.isfinite(value) else None for value in values.tolist())
+    return [None if value is None else float(f"{value:.{DIGITS}g}") for value in known]
 
 
 def _measure(name: str, metrics: Mapping[str, Scale]) -> Measure:

@@ -2,12 +2,12 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gcfed.core.metrics import Scale
 from gcfed.report.charts import (
+    Json,
     RoundLists,
     chart,
     deciles_chart,
@@ -121,12 +121,10 @@ def _firsts(found: Comparison) -> dict[str, Run]:
     }
 
 
-def _charts(found: Comparison, panels: Panels, runs: Sequence[Run]) -> dict[str, Any]:
+def _charts(found: Comparison, panels: Panels, runs: Sequence[Run]) -> Json:
     """The values of all charts: a set of charts for each task."""
-    metrics: dict[str, Scale] = {found.metric.name: found.metric}
-    for run in runs:
-        metrics = {**run.metrics, **metrics}
-    metrics = {found.metric.name: found.metric, **metrics}
+    others = {name: scale for run in runs for name, scale in run.metrics.items()}
+    metrics = {found.metric.name: found.metric, **others}
     of_rounds, of_probes = round_measures(panels, metrics), probe_measures(panels)
     points = most_points(panels, len(of_rounds) + len(of_probes))
     rounds: RoundLists = {}
@@ -145,5 +143,5 @@ def _charts(found: Comparison, panels: Panels, runs: Sequence[Run]) -> dict[str,
     return {"looks": looks(panels), "rounds": [list(each) for each in rounds], "tasks": tasks}
 
 
-def _drawn(charts: Any) -> list[dict[str, Any]]:
+def _drawn(charts: Iterable[Json | None]) -> list[Json]:
     return [each for each in charts if each is not None]

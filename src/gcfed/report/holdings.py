@@ -7,7 +7,6 @@ import numpy as np
 
 from gcfed.config.build import divide_data
 from gcfed.config.materials import read_dataset
-from gcfed.config.settings import Config
 from gcfed.data import Dataset
 from gcfed.data.downloads.download import offline
 from gcfed.data.partitions.skew import partition_statistics
@@ -57,15 +56,19 @@ def skew_table(runs: dict[str, Run]) -> Table:
 
 def _held(run: Run) -> Json:
     try:
-        return {**_counts(run.config), "seed": run.config.seed}
+        return {**_counts(run), "seed": run.config.seed}
     except InputError as error:
         return {"reason": str(error)}
 
 
-def _counts(config: Config) -> Json:
+def _counts(run: Run) -> Json:
     """Examples of each class that the first clients hold, a row a class."""
+    config, recorded = run.config, run.provenance.get("partition", {})
     divided = divide_data(config, _dataset(config.dataset, config.data_dir))
     held = partition_statistics(divided.partition, divided.dataset.pool)
+    again = held.to_json()
+    if any(again[key] != recorded[key] for key in again.keys() & recorded.keys()):
+        raise InputError("these data, divided again, are not what the run recorded of its clients")
     if not held.has_labels:
         raise InputError("these examples have no classes")
     num_classes, num_clients = len(held.class_sizes), len(held.sizes)

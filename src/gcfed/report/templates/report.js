@@ -73,7 +73,7 @@ function curveTraces(method, curve, window) {
       fill: "toself", fillcolor: faint(ink), line: { width: 0 }, mode: "lines", hoverinfo: "skip",
     });
   }
-  const spread = std ? y.map((_, i) => ` ± ${std[i].toPrecision(3)}`) : y.map(() => "");
+  const spread = y.map((_, i) => (std && std[i] !== null ? ` ± ${std[i].toPrecision(3)}` : ""));
   const runs = curve.runs === 1 ? "1 run" : `${curve.runs} runs`;
   traces.push({
     x, y, meta: method, name: plain(method), customdata: spread, mode: "lines+markers",
@@ -170,6 +170,13 @@ function drawLegend() {
     });
     return button;
   }));
+  for (const [id, shown] of [["show-all", true], ["hide-all", false]]) {
+    at(id).onclick = () => {
+      for (const method of methods) state.shown[method] = shown;
+      drawLegend();
+      drawCharts();
+    };
+  }
   const many = methods.length > MOST_CURVES;
   at("legend-note").textContent = many
     ? `There are ${methods.length} methods, of which the first ${MOST_CURVES} are shown: press the others to see them.`
