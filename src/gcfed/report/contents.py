@@ -95,11 +95,7 @@ def gather(compared: WarnedComparison) -> Contents:
 
 
 def _summary(found: Comparison, runs: Sequence[Run]) -> str:
-    """How many there are of what.
-
-    >>> _counted(1, "run"), _counted(1200, "method")
-    ('1 run', '1,200 methods')
-    """
+    """How many runs, methods and tasks there are, and how the runs ended."""
     statuses = Counter(run.status for run in runs)
     number = [
         _counted(len(runs), "run"),
@@ -111,6 +107,11 @@ def _summary(found: Comparison, runs: Sequence[Run]) -> str:
 
 
 def _counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> _counted(1, "run"), _counted(1200, "method")
+    ('1 run', '1,200 methods')
+    """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
