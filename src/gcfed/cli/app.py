@@ -17,6 +17,7 @@ from gcfed.cli.exits import INTERRUPTED, INVALID
 from gcfed.cli.help import SectionedCommand, SectionedGroup
 from gcfed.cli.inspect import inspect
 from gcfed.cli.list import list_
+from gcfed.cli.report import report
 from gcfed.cli.reproduce import reproduce
 from gcfed.cli.resume import resume
 from gcfed.cli.run import run
@@ -31,7 +32,7 @@ PAPER = "The paper"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     START: {"demo": demo, "list": list_, "inspect": inspect, "costs": costs},
     TRAIN: {"run": run, "sweep": sweep, "resume": resume},
-    READ: {"show": show, "compare": compare, "verify": verify},
+    READ: {"show": show, "compare": compare, "report": report, "verify": verify},
     EXTEND: {"check": check},
     PAPER: {"reproduce": reproduce, "theory": theory},
 }

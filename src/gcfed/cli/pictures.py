@@ -24,11 +24,11 @@ def check_out(out: Path | None, force: bool) -> None:
         raise InputError(f"{out} is there already: name another file, or give --force")
 
 
-def save(figure: "Figure", out: Path) -> None:
-    """Write a picture of the kind that its name says."""
+def save(figure: "Figure", out: Path, *, dpi: int = 150) -> None:
+    """Write a picture of the kind that its name says; ``dpi`` matters where it is of pixels."""
     out.parent.mkdir(parents=True, exist_ok=True)
 
     def write(path: Path) -> None:
-        figure.savefig(path, format=out.suffix[1:].lower(), dpi=150)
+        figure.savefig(path, format=out.suffix[1:].lower(), dpi=dpi)
 
     write_atomically(out, write)

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -22,11 +22,13 @@ from gcfed.core.client import Loss
 from gcfed.core.metrics import METRICS, Metric, Metrics, Scale, as_metrics, named
 from gcfed.core.model import Model
 from gcfed.core.server import Server
+from gcfed.core.types import Examples
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
     Dataset,
     FederatedData,
+    Partition,
     data_dir,
     split_validation,
 )
@@ -118,13 +120,10 @@ def build(
     availability, names["availability"] = settled_availability(config.availability)
     probes = make_probes(config.probes)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
-    whole = dataset = readable_labels(whole.to(device), given.loss)
-    tests, seed = {"test": dataset.test}, _first(config.partition_seed, config.seed)
-    if config.validation:
-        rng = keys.generator("validation", seed)
-        dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
-    names["partition"] = PARTITIONS.canonical(partition_text(config, dataset))
-    partition = divide(names["partition"], dataset.pool, config.clients, seed)
+    whole = readable_labels(whole.to(device), given.loss)
+    divided = divide_data(config, whole)
+    dataset, partition, tests = divided.dataset, divided.partition, divided.tests
+    names["partition"] = divided.text
     model = _model(config, dataset, given.module).to(device)
     setup = Setup(
         algorithm=algorithm,
@@ -157,6 +156,26 @@ def build(
         dataset=whole,
         probes=probes,
     )
+
+
+class DividedData(NamedTuple):
+    """A data set whose train examples are the clients', who holds which, and what is tested on."""
+
+    dataset: Dataset
+    partition: Partition
+    tests: dict[str, Examples]
+    text: str
+
+
+def divide_data(config: Config, whole: Dataset) -> DividedData:
+    """Keep some examples for tuning, if the config says so, and divide the others among clients."""
+    dataset, tests = whole, {"test": whole.test}
+    seed = _first(config.partition_seed, config.seed)
+    if config.validation:
+        rng = keys.generator("validation", seed)
+        dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
+    text = PARTITIONS.canonical(partition_text(config, dataset))
+    return DividedData(dataset, divide(text, dataset.pool, config.clients, seed), tests, text)
 
 
 def _metrics(config: Config, given: Given, dataset: Dataset) -> dict[str, Metric]:

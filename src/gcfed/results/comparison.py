@@ -8,6 +8,7 @@ from typing import Any
 
 from gcfed.core.metrics import Scale
 from gcfed.errors import InputError, unknown
+from gcfed.results.bands import Panels
 from gcfed.results.entries import (
     cost_column,
     difference,
@@ -65,7 +66,7 @@ class Comparison:
 
     def pivot(self) -> Table:
         """Methods by tasks, as papers print them: the final values of each, ranked by column."""
-        labels, blocks = self._labels, self.blocks
+        labels, blocks = self.labels, self.blocks
         methods = list(dict.fromkeys(labels.values()))
         columns = []
         for results in blocks.values():
@@ -80,7 +81,7 @@ class Comparison:
 
     def pivot_rows(self) -> list[dict[str, Any]]:
         """A method each: mean, deviation, and how many of how many seeds finished, by task."""
-        labels = self._labels
+        labels = self.labels
         rows: dict[str, dict[str, Any]] = {name: {"method": name} for name in labels.values()}
         for title, results in self.blocks.items():
             found = {labels[r.name]: r for r in results}
@@ -144,16 +145,25 @@ class Comparison:
         """
         from gcfed.results.plots import draw  # matplotlib takes a second to import
 
-        labels = self._labels
-        panels = {
+        name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
+        return draw(self.panels(), name, metrics=metrics, title=title, size=size)
+
+    def panels(self, *, unfinished: bool = False) -> Panels:
+        """What figures show: the rounds of the runs of every method, by task.
+
+        They are of the runs that finished.  Of a group in which none did, they are of those that
+        failed, or with ``unfinished`` of all.
+        """
+        labels = self.labels
+        return {
             self._panel_title(task, results): {
-                labels[r.name]: [with_probes(run.records, run.probes) for run in _drawn(r)]
+                labels[r.name]: [
+                    with_probes(run.records, run.probes) for run in _drawn(r, unfinished)
+                ]
                 for r in results
             }
             for task, results in self.blocks.items()
         }
-        name, metrics = name or f"test_{self.metric.name}", {self.metric.name: self.metric}
-        return draw(panels, name, metrics=metrics, title=title, size=size)
 
     def __str__(self) -> str:
         return self.render()
@@ -165,7 +175,7 @@ class Comparison:
         return html(self.table())
 
     @property
-    def _labels(self) -> dict[str, str]:
+    def labels(self) -> dict[str, str]:
         """Methods over several tasks, by the names of groups.
 
         Where an algorithm has one group in each task, as when its learning rate was tuned for each,
@@ -177,7 +187,7 @@ class Comparison:
 
     def _panel_title(self, task: str, results: Sequence[GroupResult]) -> str:
         """A task, and of which methods in it not all runs are drawn."""
-        failed = [f"{self._labels[r.name]}: {seeds(r)} runs" for r in results if r.failed]
+        failed = [f"{self.labels[r.name]}: {seeds(r)} runs" for r in results if r.failed]
         return "; ".join(filter(None, [task, *failed]))
 
     def _columns(self) -> tuple[str, ...]:
@@ -317,7 +327,7 @@ def _runs(r: GroupResult) -> list[dict[str, Any]]:
     ]
 
 
-def _drawn(r: GroupResult) -> list[Run]:
-    """The runs that finished; if none did, those that failed."""
+def _drawn(r: GroupResult, unfinished: bool) -> list[Run]:
+    """The runs that finished; if none did, those that failed, or all."""
     finished = [o.run for o in r.outcomes if o.status == "finished"]
-    return finished or [o.run for o in r.failed]
+    return finished or [o.run for o in (r.outcomes if unfinished else r.failed)]

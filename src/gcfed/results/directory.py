@@ -12,7 +12,10 @@
 =====================  ===========================================================================
 """
 
+import contextlib
+import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +34,25 @@ RUNNING = {"status": "running"}
 ABOUT = "gcfed"
 OF_DATASET = "of the data set"
 """Stands for a transform that is code, which only its data set can make again."""
+
+
+WATCHED = (CONFIG, SUMMARY, ROUNDS, PROBES)
+"""The files that change when a run begins, goes on or ends."""
+
+
+def stamp(folder: Path) -> str:
+    """A text that changes when a run in a folder, or the run that it is, does."""
+    found = hashlib.sha256()
+    for name, below, files in os.walk(folder):
+        below.sort()
+        if CONFIG in files:
+            below.clear()  # what is in a run is its own, and may be many files
+        for file in sorted(set(WATCHED) & set(files)):
+            path = Path(name, file)
+            with contextlib.suppress(FileNotFoundError):  # it was replaced just now
+                about = path.stat()
+                found.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return found.hexdigest()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -120,7 +120,11 @@ def rounds_to(run: Run, metric: Scale, target: float) -> int | None:
 
 def moving_average(values: Sequence[float], window: int = SMOOTHED) -> list[float]:
     """The mean of the last ``window`` values, of fewer at the start, as in the paper's figures."""
-    ends = range(1, len(values) + 1)
+    return smoothed(values, range(1, len(values) + 1), window)
+
+
+def smoothed(values: Sequence[float], ends: Iterable[int], window: int) -> list[float]:
+    """The moving average of values where it ends: after so many of them."""
     return [statistics.fmean(values[max(end - window, 0) : end]) for end in ends]
 
 

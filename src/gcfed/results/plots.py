@@ -1,35 +1,32 @@
 """Pictures of runs."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gcfed.core.metrics import METRICS, Scale, named
+from gcfed.core.metrics import Scale
 from gcfed.errors import InputError, unknown
 from gcfed.figures import Picture
-from gcfed.results.outcomes import moving_average
+from gcfed.results.bands import (
+    DECILES,
+    Lines,
+    Panels,
+    band,
+    last_deciles,
+    scale_of,
+    tested,
+    window_for,
+)
 from gcfed.results.styles import WIDTHS, FigureSize, Style, styles
-from gcfed.results.summary import SMOOTHED
-from gcfed.simulation.evaluation import Record
-
-Lines = Sequence[Sequence[Record]]
-"""The rounds of several runs."""
-
-Panels = Mapping[str, Mapping[str, Lines]]
-"""The rounds that a figure shows, by panel and method."""
 
 Looks = Mapping[str, Style]
 """The styles of methods, by name."""
-
-DECILES = "clients.decile"
-"""What the probe ``clients`` calls the deciles of the clients' accuracies."""
 
 FONT, SMALL = 8, 7  # points
 FONTS: dict[Any, Any] = {
@@ -84,22 +81,13 @@ def deciles(panels: Panels, *, title: str = "", size: FigureSize = "two columns"
     found: dict[str, dict[str, Lines]] = {}
     for panel, groups in panels.items():
         ends = {
-            label: list(filter(None, map(_last_deciles, runs))) for label, runs in groups.items()
+            label: list(filter(None, map(last_deciles, runs))) for label, runs in groups.items()
         }
         found[panel] = {label: runs for label, runs in ends.items() if runs}
     if not any(found.values()):
         raise InputError("these runs have no deciles to draw: train them with the probe clients")
     labels = ("share of clients (%)", "accuracy of these or less (%)")
     return _figure(found, Quantity(DECILES, 100, 1), labels, title, size)
-
-
-def _last_deciles(run: Sequence[Record]) -> list[Record]:
-    """The deciles of a run's last measurement, as points of a curve whose rounds are percents."""
-    for line in reversed(run):
-        values = {n: line.get(f"{DECILES}.{n}") for n in range(10, 100, 10)}
-        if None not in values.values():
-            return [{"round": n - 1, DECILES: value} for n, value in values.items()]
-    return []
 
 
 def curves(
@@ -122,12 +110,12 @@ def curves(
     """
     if size not in WIDTHS:
         raise unknown("size of a figure", size, WIDTHS)
-    scale = _scale(name, metrics or {})
+    scale = scale_of(name, metrics or {})
     found = {
-        panel: {label: tested for label, runs in groups.items() if (tested := _tested(runs, name))}
+        panel: {label: some for label, runs in groups.items() if (some := tested(runs, name))}
         for panel, groups in _by_layer(panels, name).items()
     }
-    window = window or _window(runs for groups in found.values() for runs in groups.values())
+    window = window or window_for(runs for groups in found.values() for runs in groups.values())
     shown = Quantity(name, 100 if scale.percent else 1, window)
     labels = ("round", shown.label + scale.unit + shown.smoothing)
     return _figure(found, shown, labels, title, size)
@@ -171,18 +159,6 @@ def _by_layer(panels: Panels, name: str) -> Panels:
     }
 
 
-def _tested(runs: Lines, name: str) -> Lines:
-    """The rounds that have the number, of those runs that have some."""
-    found = [[line for line in run if line.get(name) is not None] for run in runs]
-    return [lines for lines in found if lines]
-
-
-def _window(found: Iterable[Lines]) -> int:
-    """How many evaluations are averaged: a fifth of the longest run, and no more than ten."""
-    longest = max((len(run) for runs in found for run in runs), default=1)
-    return min(max(longest // 5, 1), SMOOTHED)
-
-
 def _grid(
     titles: Sequence[str], size: FigureSize, labels: tuple[str, str]
 ) -> tuple[Picture, list[Axes]]:
@@ -214,16 +190,14 @@ def _grid(
 def _draw(axes: Axes, groups: Mapping[str, Lines], shown: Quantity, looks: Looks) -> None:
     """The curves of a panel; where there are few, with thin ones of what was measured."""
     for i, (label, runs) in enumerate(groups.items()):
-        length, color = min(map(len, runs)), looks[label].colour
-        rounds = [line["round"] + 1 for line in runs[0][:length]]
-        values = shown.factor * np.array([[li[shown.name] for li in run[:length]] for run in runs])
-        smoothed = np.array([moving_average(run, shown.window) for run in values.tolist()])
-        mean, std = smoothed.mean(0), smoothed.std(0, ddof=1 if len(runs) > 1 else 0)
+        color, found = looks[label].colour, band(runs, shown.name, shown.window)
+        rounds, mean, std = found.rounds, shown.factor * found.mean, shown.factor * found.std
         if shown.window > 1 and len(groups) <= FEW:
-            axes.plot(rounds, values.mean(0), color=color, alpha=0.25, linewidth=0.5)
+            measured = shown.factor * band(runs, shown.name).mean
+            axes.plot(rounds, measured, color=color, alpha=0.25, linewidth=0.5)
         if len(runs) > 1:
             axes.fill_between(rounds, mean - std, mean + std, color=color, alpha=0.12, linewidth=0)
-        every = -(-length // NUM_MARKERS)
+        every = -(-len(rounds) // NUM_MARKERS)
         start = every * (i + 1) // len(groups) - 1  # markers of two methods seldom meet
         axes.plot(rounds, mean, **_look(looks[label]), markevery=(max(start, 0), every))
     axes.set_xlim(0.5, max(axes.get_xlim()[1], 1.5))  # there is no round 0
@@ -254,11 +228,3 @@ def _look(style: Style) -> dict[str, Any]:
 def _letters(inches: float) -> int:
     """How many letters have room on a line."""
     return max(int(inches / LETTER), 10)
-
-
-def _scale(name: str, metrics: Mapping[str, Scale]) -> Scale:
-    """How a number of a round, such as ``test_accuracy``, is read."""
-    metric = name.partition("_")[2]
-    if metric not in metrics and metric in METRICS:
-        return named(metric).scale(metric)
-    return metrics.get(metric, Scale(name, "lower"))

@@ -1,6 +1,9 @@
 """Downloads that go on where an earlier one was cut, and show how far they are."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,18 @@ TIMEOUT = (10.0, 60.0)
 
 _CHUNK = 1 << 16
 
+_may_fetch: ContextVar[bool] = ContextVar("may_fetch", default=True)
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Inside, nothing is fetched: data that are not on this machine are an `InputError`."""
+    token = _may_fetch.set(False)
+    try:
+        yield
+    finally:
+        _may_fetch.reset(token)
+
 
 def download(source: Download, root: Path, *, progress: bool) -> Path:
     """Fetch a source into the folder of data; one that is there already is verified.
@@ -32,6 +47,8 @@ def download(source: Download, root: Path, *, progress: bool) -> Path:
         return target
     if os.environ.get("GCFED_OFFLINE", "0") not in ("", "0"):
         raise InputError("GCFED_OFFLINE is set, so nothing is fetched")
+    if not _may_fetch.get():
+        raise InputError(f"{source.file} is not on this machine")
     for url in source.urls:
         try:
             _retrieve(url, source, target, progress)

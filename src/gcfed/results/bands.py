@@ -1,0 +1,77 @@
+"""Curves of runs that differ in their seed: smoothed, their mean, and how far they spread."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gcfed.core.metrics import METRICS, Scale, named
+from gcfed.results.outcomes import smoothed
+from gcfed.results.summary import SMOOTHED
+from gcfed.simulation.evaluation import Record
+
+Lines = Sequence[Sequence[Record]]
+"""The rounds of several runs."""
+
+Panels = Mapping[str, Mapping[str, Lines]]
+"""The rounds that a figure shows, by panel and method."""
+
+DECILES = "clients.decile"
+"""What the probe ``clients`` calls the deciles of the clients' accuracies."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """A number after some rounds, counted from 1: its mean over runs, and the deviation.
+
+    The deviation of a single run is zero.
+    """
+
+    rounds: tuple[int, ...]
+    mean: np.ndarray
+    std: np.ndarray
+
+
+def band(runs: Lines, name: str, window: int = 1, at: Sequence[int] | None = None) -> Band:
+    """The mean of a number over runs, as far as all of them got, each smoothed first.
+
+    ``at`` are the places of the evaluations that are wanted, all of them by default.
+    """
+    length = min(map(len, runs))
+    places = range(length) if at is None else at
+    ends = [place + 1 for place in places]
+    found = [smoothed([line[name] for line in run[:length]], ends, window) for run in runs]
+    values = np.array(found, dtype=np.float64)
+    rounds = tuple(runs[0][place]["round"] + 1 for place in places)
+    return Band(rounds, values.mean(0), values.std(0, ddof=1 if len(runs) > 1 else 0))
+
+
+def tested(runs: Lines, name: str) -> Lines:
+    """The rounds that have the number, of those runs that have some."""
+    found = [[line for line in run if line.get(name) is not None] for run in runs]
+    return [lines for lines in found if lines]
+
+
+def window_for(found: Iterable[Lines]) -> int:
+    """How many evaluations are averaged: a fifth of the longest run, and no more than ten."""
+    longest = max((len(run) for runs in found for run in runs), default=1)
+    return min(max(longest // 5, 1), SMOOTHED)
+
+
+def last_deciles(run: Sequence[Record]) -> list[Record]:
+    """The deciles of a run's last measurement, as points of a curve whose rounds are percents."""
+    for line in reversed(run):
+        if f"{DECILES}.10" not in line:
+            continue
+        values = {n: line.get(f"{DECILES}.{n}") for n in range(10, 100, 10)}
+        if None not in values.values():
+            return [{"round": n - 1, DECILES: value} for n, value in values.items()]
+    return []
+
+
+def scale_of(name: str, metrics: Mapping[str, Scale]) -> Scale:
+    """How a number of a round, such as ``test_accuracy``, is read."""
+    metric = name.partition("_")[2]
+    if metric not in metrics and metric in METRICS:
+        return named(metric).scale(metric)
+    return metrics.get(metric, Scale(name, "lower"))
