@@ -252,6 +252,7 @@ def test_costs_of_data_that_are_not_at_hand(gcfed, tmp_path):
         (["small-scale", "--seeds", "0"], "--seeds is at least 1"),
         (["small-scale", "--rounds", "0"], "--rounds is at least 1"),
         (["small-scale", "--out", "x.doc"], "x.doc"),
+        (["lambda", "--reduced", "--per-device", "0"], "a positive count; not 0"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_words(gcfed, words, message):
