@@ -60,7 +60,9 @@ def reproduce(
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(help="Of each run.", show_default="the paper's", rich_help_panel=MUCH),
+        typer.Option(
+            help="Of each run.", show_default="the paper's, or few if reduced", rich_help_panel=MUCH
+        ),
     ] = None,
     reduced: Annotated[
         bool,
