@@ -3,7 +3,6 @@
 import copy
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from gcfed import InputError, resume, run, simulate, verify
 from gcfed.analysis import CKA, Observation
 from gcfed.analysis.probe import make_probes
 from gcfed.config.build import build
-from gcfed.config.settings import make, read
 from gcfed.runs.store import RunStore
 from gcfed.simulation.evaluation import TestSet
 
@@ -261,10 +259,3 @@ def test_a_client_whose_layer_is_dead_does_not_count(make_setup, module, data):
 def test_every_is_a_field_of_any_probe():
     probes = make_probes(["drift(every=3)", "cka"])
     assert [probe.every for probe in probes.values()] == [3, 1]
-
-
-def test_the_example_has_settings_that_hold():
-    path = Path(__file__).parents[1] / "examples" / "cka.toml"
-    config = make(read(path), str(path))
-    assert (config.clients, config.cohort) == (200, 5)
-    assert list(make_probes(config.probes)) == ["cka", "drift"]

@@ -156,6 +156,13 @@ def test_the_same_cell_twice_counts_once(tmp_path):
     assert text in found.notes
 
 
+def test_of_equal_runs_the_one_with_the_most_probes_is_shown(tmp_path):
+    make_run(tmp_path / "a", [0.5])
+    make_run(tmp_path / "b", [0.5], probes=["drift", "cka"])
+    (result,) = compare([tmp_path / "a", tmp_path / "b"]).results
+    assert [run.path.name for run in result.group.runs] == ["b"]
+
+
 def test_data_that_changed_under_the_same_name_are_another_task(tmp_path):
     for seed, sha256 in enumerate(["a" * 64, "a" * 64, "b" * 64]):
         identity = {"data_sha256": sha256, "numerics": 1, "code_sha256": []}

@@ -155,6 +155,13 @@ def test_every_setting_is_described_with_its_default():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_each_section_once(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    sections = re.findall(r"^## .+", text, flags=re.MULTILINE)
+    assert len(sections) == len(set(sections))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     """Those within the repository; `mkdocs build --strict` looks at anchors too."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)

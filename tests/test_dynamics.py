@@ -155,6 +155,7 @@ def test_the_command_prints_and_writes(gcfed, runs):
         (["--at", "5"], "--at goes with --dynamics"),
         (["--dynamics", "--pivot"], "--dynamics goes with neither --pivot nor --baseline"),
         (["--dynamics", "--at", "0"], "at is at least 1; not 0"),
+        (["--dynamics", "--at", "900"], "no run has a round 900: the longest has"),
         (["--dynamics", "--out", "x.xyz"], "say what x.xyz is to hold"),
     ],
 )

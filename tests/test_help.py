@@ -13,6 +13,7 @@ import pytest
 import gcfed as package
 from gcfed.cli import console
 from gcfed.cli.app import app
+from gcfed.cli.choices import LISTS, choices
 from gcfed.cli.completion import names_of
 from gcfed.config.settings import Config
 
@@ -90,6 +91,11 @@ def test_help_and_typing_errors_do_without_torch():
 def test_lists_do_without_torch_and_are_what_the_registries_say():
     answer = subprocess.run([sys.executable, "-c", LISTED], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
+
+
+def test_lists_have_no_markup():
+    rows = [row for what in LISTS for row in choices(what).rows]
+    assert not [row for row in rows if any("`" in cell or "\\" in cell for cell in row)]
 
 
 def test_a_list_has_what_a_plugin_registers(tmp_path):

@@ -200,7 +200,7 @@ def test_fit_can_be_quiet(capsys):
 def test_fit_counts_steps_and_says_what_a_client_holds(capsys):
     fitted(epochs=None, steps=4, partition="dirichlet(alpha=0.5)", rounds=1)
     plan = capsys.readouterr().err
-    assert "1 rounds, a client doing 4 steps in each" in plan and "with α = 0.5 a client h" in plan
+    assert "1 round, a client doing 4 steps in each" in plan and "with α = 0.5 a client h" in plan
 
 
 def test_a_history(capsys):

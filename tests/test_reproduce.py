@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from made_reproductions import made
@@ -105,6 +106,16 @@ def test_what_is_reduced_says_so_and_gives_no_difference():
     found = made({"FedAvg": [66.0], "GC-Fed": [60.0], "FedLC": [50.0]}, seeds=1, is_reduced=True)
     text = Beside(found).render()
     assert "REDUCED" in text and "-0.44" not in text and "Spearman" in text
+    rows = csv.DictReader(Beside(found).render("csv").splitlines())
+    assert {(row["difference"], row["agrees"]) for row in rows} == {("", "")}
+
+
+def test_a_number_that_no_run_has_is_a_dash():
+    """A run of one round has no step of accuracy; that is no failure."""
+    numbers = {Column("cifar10 5/200 0.05", "step_std"): {"FedAvg": OurNumber((), 0)}}
+    text = Beside(replace(made({}, item="training-dynamics"), numbers=numbers)).render()
+    line = next(line for line in text.splitlines() if line.startswith("FedAvg"))
+    assert line.split()[1:] == ["0", "7.33", "-", "-", "-"]
 
 
 def test_a_method_of_which_nothing_finished_is_shown_at_chance():
@@ -252,6 +263,7 @@ def test_costs_of_data_that_are_not_at_hand(gcfed, tmp_path):
         (["small-scale", "--seeds", "0"], "--seeds is at least 1"),
         (["small-scale", "--rounds", "0"], "--rounds is at least 1"),
         (["small-scale", "--out", "x.doc"], "x.doc"),
+        (["lambda", "--reduced", "--per-device", "0"], "a positive count; not 0"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_words(gcfed, words, message):

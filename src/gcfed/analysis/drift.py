@@ -19,7 +19,9 @@ ROOT = "model"
 @PROBES.register("drift", numerics=2)
 @dataclass(frozen=True)
 class Drift(Probe):
-    r"""How far the updates of a cohort, :math:`\delta_k`, pull apart: together and layer by layer.
+    r"""How far the updates of a cohort pull apart: all layers together, and layer by layer.
+
+    :math:`\delta_k` is the update of client k.
 
     - ``norm``: the mean of :math:`\|\delta_k\|`; ``mean_norm``: :math:`\|\bar\delta\|`, of their
       plain mean.

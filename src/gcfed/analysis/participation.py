@@ -18,7 +18,9 @@ from gcfed.simulation.snapshot import start
 @PROBES.register("participation")
 @dataclass(frozen=True)
 class Participation(Probe):
-    r"""How far a round's step, :math:`\Delta_S`, is from that of all clients, :math:`\Delta_N`.
+    r"""How far the step of a round is from the step that all clients would have made.
+
+    :math:`\Delta_S` is the step of the cohort and :math:`\Delta_N` the one of all clients.
 
     - ``gap``: :math:`\|\Delta_S - \Delta_N\| / \|\Delta_N\|`, which is 0 if all took part.
     - ``distance``: :math:`\|\Delta_S - \Delta_N\|`.

@@ -74,6 +74,20 @@ DataDir = Annotated[
         rich_help_panel=WHERE,
     ),
 ]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        metavar="cuda:0,cuda:1",
+        help="A process for each; cpu,cpu shares the cores.",
+        show_default="all GPUs, or the CPU",
+    ),
+]
+PerDevice = Annotated[
+    int, typer.Option(metavar="N", help="Cells that share each device, all at once.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
+]
 RunPath = Annotated[Path, path_argument("RUN")]
 RunPaths = Annotated[list[Path], path_argument("RUNS...")]
 Force = Annotated[

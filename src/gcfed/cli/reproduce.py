@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.options import DataDir, Plugins, StoreOption, check_positive
+from gcfed.cli.options import (
+    DataDir,
+    Devices,
+    DryRun,
+    PerDevice,
+    Plugins,
+    StoreOption,
+    check_positive,
+)
 from gcfed.cli.reports import OutOption, PivotOption, PlotOption, Report, SizeOption
 from gcfed.errors import InputError
 from gcfed.results.directory import STORE
 
 if TYPE_CHECKING:
     from gcfed.paper.extent import Extent
+    from gcfed.sweeps.sweep import Sweep
 
 MUCH = "How much of it"
 
@@ -51,7 +60,9 @@ def reproduce(
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(help="Of each run.", show_default="the paper's", rich_help_panel=MUCH),
+        typer.Option(
+            help="Of each run.", show_default="the paper's, or few if reduced", rich_help_panel=MUCH
+        ),
     ] = None,
     reduced: Annotated[
         bool,
@@ -69,19 +80,11 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting.", rich_help_panel=MUCH),
     ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="cuda:0,cuda:1",
-            help="A process for each; cpu,cpu shares the cores.",
-            show_default="all GPUs, or the CPU",
-        ),
-    ] = None,
+    devices: Devices = None,
+    per_device: PerDevice = 1,
     store: StoreOption = STORE,
     data_dir: DataDir = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     found: Annotated[
         bool, typer.Option("--found", help="Show what the store holds; train nothing.")
     ] = False,
@@ -106,6 +109,7 @@ def reproduce(
     from gcfed.config.settings import assignment
     from gcfed.paper.extent import extent
     from gcfed.paper.item import paper_item
+    from gcfed.sweeps.sweep import Sweep
 
     if listed:
         _list(item)
@@ -133,9 +137,10 @@ def reproduce(
     if not wanted.item.is_trained:
         _divide(wanted, report)
     elif dry_run:
-        _print_costs(wanted, store, devices)
+        _print_costs(wanted, store, devices, per_device)
     else:
-        _train(wanted, report, store, devices, only_found=found)
+        sweep = Sweep(wanted.grid(), store, devices, per_device=per_device)
+        _train(wanted, report, sweep, only_found=found)
 
 
 def _divide(wanted: "Extent", report: Report) -> None:
@@ -148,7 +153,7 @@ def _divide(wanted: "Extent", report: Report) -> None:
     report.write(made)
 
 
-def _print_costs(wanted: "Extent", store: Path, devices: str | None) -> None:
+def _print_costs(wanted: "Extent", store: Path, devices: str | None, per_device: int) -> None:
     """What cells cost; blank images stand for data that are not there."""
     from gcfed.cli.sweep import print_plans
     from gcfed.paper.stand_in import stand_ins
@@ -158,20 +163,16 @@ def _print_costs(wanted: "Extent", store: Path, devices: str | None) -> None:
     for name in others:
         console.say(f"{name} is not at hand: its costs are those of as many blank images")
     grid = replace(wanted, stand_ins=others).grid()
-    print_plans(Sweep(grid, store, devices), as_json=False)
+    print_plans(Sweep(grid, store, devices, per_device=per_device), as_json=False)
 
 
-def _train(
-    wanted: "Extent", report: Report, store: Path, devices: str | None, *, only_found: bool
-) -> None:
+def _train(wanted: "Extent", report: Report, sweep: "Sweep", *, only_found: bool) -> None:
     """Do what is missing as one sweep, unless only what is found is wanted, and compare."""
     from gcfed.cli.board import watched
     from gcfed.cli.sweep import sweep_exit_code
     from gcfed.paper.beside import Beside
     from gcfed.paper.doing import reproduced
-    from gcfed.sweeps.sweep import Sweep
 
-    sweep = Sweep(wanted.grid(), store, devices)
     if not only_found:
         with watched(sweep) as observe:
             sweep.run(observe)
@@ -179,7 +180,9 @@ def _train(
     for state in sweep.of("failed"):
         console.say(f"cell {state.cell.number} ({state.cell.name}) failed: {state.reason}")
     if not made.made.numbers:
-        raise InputError(f"no cell of {wanted.item.name} that was asked for is done in {store}")
+        raise InputError(
+            f"no cell of {wanted.item.name} that was asked for is done in {sweep.store.folder}"
+        )
     report.show(made)
     if only_found:
         report.write(made)

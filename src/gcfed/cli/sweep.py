@@ -10,7 +10,7 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.exits import DIVERGED, INTERRUPTED
-from gcfed.cli.options import Plugins, StoreOption, path_argument
+from gcfed.cli.options import Devices, DryRun, PerDevice, Plugins, StoreOption, path_argument
 from gcfed.cli.reports import (
     BaselineOption,
     OutOption,
@@ -36,21 +36,10 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 def sweep(
     grid: Annotated[Path, path_argument("GRID.toml")],
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="cuda:0,cuda:1",
-            help="A process for each; cpu,cpu shares the cores.",
-            show_default="all GPUs, or the CPU",
-        ),
-    ] = None,
-    per_device: Annotated[
-        int, typer.Option(metavar="N", help="Cells that share each device, all at once.")
-    ] = 1,
+    devices: Devices = None,
+    per_device: PerDevice = 1,
     store: StoreOption = STORE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record alone.")] = False,
     baseline: BaselineOption = None,
     pivot: PivotOption = False,

@@ -96,8 +96,13 @@ def difference(ours: OurNumber, printed: Printed) -> float | None:
     return ours.mean - printed.mean
 
 
-def agrees(ours: OurNumber, printed: Printed, name: str) -> bool:
-    """Whether our number is near the paper's; where runs fail, whether they do in both."""
+def agrees(ours: OurNumber, printed: Printed, name: str) -> bool | None:
+    """Whether our number is near the paper's; where runs fail, whether they do in both.
+
+    None if no run has such a number, as one of a single round has no step of accuracy.
+    """
+    if not ours.seeds:
+        return None
     if ours.failed or printed.failed:
         return ours.failed and printed.failed
     assert ours.mean is not None

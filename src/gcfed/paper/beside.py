@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcfed.errors import unknown
-from gcfed.paper.agreement import ALIKE, OurNumber, agrees, difference
+from gcfed.paper.agreement import ALIKE, OurNumber
 from gcfed.paper.drawing import draw
 from gcfed.paper.item import Column, Printed
 from gcfed.paper.quantities import POINTS, SHARE, quantity
@@ -80,7 +80,8 @@ def _own_table(made: Reproduction) -> Table:
     for cell in dict.fromkeys(column.cell for column in made.numbers):
         found = [made.numbers.get(Column(cell, name), {}) for name in quantities]
         for method, ours in found[0].items():
-            row = [Entry(f"{cell}, {method}"), Entry(seeds_of(ours))]
+            label = f"{cell}, {method}" if made.item.is_trained else cell
+            row = [Entry(label), Entry(seeds_of(ours))]
             for name, of_methods in zip(quantities, found, strict=True):
                 column, number = Column(cell, name), of_methods[method]
                 row.append(Entry(_value(number, column), _rest(number, column)))
@@ -125,15 +126,15 @@ def _title(made: Reproduction, column: Column) -> str:
 
 def _row(made: Reproduction, column: Column, method: str) -> tuple[Entry, ...]:
     ours, printed = made.numbers[column][method], made.item.printed[column].get(method)
-    value = Entry(_value(ours, column), _rest(ours, column))
-    first = Entry(method), Entry(seeds_of(ours))
-    if printed is None:
-        return *first, NONE, value, NONE, NONE
-    if made.made.is_reduced:
-        return *first, Entry(printed.text), value, NONE, NONE
-    gap = quantity(column.quantity).text(difference(ours, printed), "+")
-    verdict = "yes" if agrees(ours, printed, column.quantity) else "no"
-    return *first, Entry(printed.text), value, Entry(gap), Entry(verdict)
+    gap, is_near = made.compared(column, method)
+    return (
+        Entry(method),
+        Entry(seeds_of(ours)),
+        NONE if printed is None else Entry(printed.text),
+        Entry(_value(ours, column), _rest(ours, column)),
+        Entry(quantity(column.quantity).text(gap, "+")),
+        NONE if is_near is None else Entry("yes" if is_near else "no"),
+    )
 
 
 def seeds_of(ours: OurNumber) -> str:
@@ -146,7 +147,7 @@ def _value(ours: OurNumber, column: Column) -> str:
 
 
 def _rest(ours: OurNumber, column: Column) -> str:
-    if not ours.finished:
+    if ours.failed and not ours.finished:
         return " (failed)"
     return "" if ours.std is None else f" ({quantity(column.quantity).text(ours.std)})"
 

@@ -12,8 +12,14 @@ from gcfed.paper.item import PaperCell, PaperItem
 from gcfed.paper.protocol import paper_protocol
 from gcfed.sweeps.grid import Cell, Grid
 
-REDUCED: dict[str, Any] = {"dataset": "fashion10k", "model": "mlp", "rounds": 10, "epochs": 1}
-"""What a reduced scale puts in the place of the paper's data, model and rounds."""
+REDUCED: dict[str, Any] = {
+    **{"dataset": "fashion10k", "model": "mlp", "rounds": 10, "epochs": 1},
+    "engine": "sequential",
+}
+"""What a reduced scale puts in the place of the paper's data, model and rounds.
+
+The processes of the engine ``workers`` take longer to start than so few rounds take.
+"""
 
 REDUCED_CLIENTS = 100
 """The most clients that the embedded data are divided among."""

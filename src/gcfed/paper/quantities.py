@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from gcfed.paper.item import PaperCell
+from gcfed.results.dynamics import run_dynamics
 from gcfed.results.outcomes import outcome, rounds_to
 from gcfed.results.run import Run
 
@@ -66,15 +66,9 @@ def _rounds_to_target(run: Run, cell: PaperCell) -> float | None:
     return rounds_to(run, run.metric, cell.target) or math.inf
 
 
-def _step(of: Callable[[list[float]], float]) -> RunNumber:
+def _step(field: str) -> RunNumber:
     """A statistic of the first differences of test accuracy, in points."""
-
-    def number(run: Run, cell: PaperCell) -> float | None:
-        found = [line[f"test_{run.metric.name}"] for line in run.records]
-        known = [100 * value for value in found if value is not None]
-        return of([b - a for a, b in pairwise(known)]) if len(known) > 2 else None
-
-    return number
+    return lambda run, cell: _percent(getattr(run_dynamics(run, run.metric), field))
 
 
 def _probed(name: str) -> RunNumber:
@@ -97,8 +91,8 @@ QUANTITIES: dict[str, PaperQuantity] = {
     "accuracy": PaperQuantity(_final, 2, points=True),
     "peak": PaperQuantity(_peak, 2, points=True),
     "rounds_to_target": PaperQuantity(_rounds_to_target, 0),
-    "step_mean": PaperQuantity(_step(statistics.fmean), 3),
-    "step_std": PaperQuantity(_step(statistics.stdev), 2),
-    "step_min": PaperQuantity(_step(min), 1),
+    "step_mean": PaperQuantity(_step("mean"), 3),
+    "step_std": PaperQuantity(_step("std"), 2),
+    "step_min": PaperQuantity(_step("worst"), 1),
     **{name: PaperQuantity(_distributed(name), 3) for name in ("classes", "distance", "gini")},
 }

@@ -74,8 +74,16 @@ class Reproduction:
             for method in found
         ]
 
+    def compared(self, column: Column, method: str) -> tuple[float | None, bool | None]:
+        """Ours minus the paper's, and whether they agree; neither at a reduced scale."""
+        ours, printed = self.numbers[column][method], self.item.printed[column].get(method)
+        if printed is None or self.made.is_reduced:
+            return None, None
+        return difference(ours, printed), agrees(ours, printed, column.quantity)
+
     def _row(self, column: Column, method: str) -> dict[str, Any]:
         ours, printed = self.numbers[column][method], self.item.printed[column].get(method)
+        gap, is_near = self.compared(column, method)
         return {
             "method": method,
             "paper": None if printed is None else printed.text,
@@ -83,8 +91,8 @@ class Reproduction:
             "ours_std": ours.std,
             "finished": ours.finished,
             "seeds": ours.seeds,
-            "difference": None if printed is None else difference(ours, printed),
-            "agrees": None if printed is None else agrees(ours, printed, column.quantity),
+            "difference": gap,
+            "agrees": is_near,
         }
 
     def to_json(self) -> dict[str, Any]:

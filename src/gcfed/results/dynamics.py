@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from gcfed.core.metrics import Scale
+from gcfed.errors import InputError
 from gcfed.results.comparison import Comparison, compare
 from gcfed.results.entries import cost_column, seeds, target_text
 from gcfed.results.groups import Runs
@@ -197,7 +198,11 @@ def dynamics(
     """
     if at is not None:
         check_range("at", checked("at", at, int), "at least 1")
-    return TrainingDynamics(compare(paths, metric=metric, target=target), at)
+    comparison = compare(paths, metric=metric, target=target)
+    last = max(run.config.rounds for found in comparison.results for run in found.group.runs)
+    if at is not None and at > last:
+        raise InputError(f"no run has a round {at}: the longest has {last}")
+    return TrainingDynamics(comparison, at)
 
 
 def _column(

@@ -153,9 +153,12 @@ def _order(run: Run) -> tuple[str, str, int, int, float]:
 
 
 def _by_seed(runs: list[Run], notes: list[str]) -> tuple[Run, ...]:
-    """One run a seed: one that finished, if any; else the first."""
+    """One run a seed: one that finished, if any, with the most probes, since all else is equal."""
     kept: dict[int, Run] = {}
-    for run in sorted(runs, key=lambda run: run.summary["status"] != "finished"):
+    best_first = sorted(
+        runs, key=lambda run: (run.summary["status"] != "finished", -len(run.config.probes))
+    )
+    for run in best_first:
         other = kept.setdefault(run.config.seed, run)
         if other is not run:
             notes.append(

@@ -22,10 +22,11 @@ def plan(experiment: Experiment) -> list[str]:
     setup, config = experiment.setup, experiment.config
     schedule, sizes = setup.schedule, setup.data.parts.sizes
     size = sum(weights.numel() for weights in setup.model.params.values())
-    work = f"{schedule.steps} steps" if schedule.epochs is None else f"{schedule.epochs} epochs"
+    in_epochs = schedule.epochs is not None
+    work = _counted(schedule.epochs, "epoch") if in_epochs else _counted(schedule.steps, "step")
     lines = [
         f"{config.model} of {size:,} parameters, trained by {short(config.algorithm)}: "
-        f"{schedule.rounds} rounds, a client doing {work} in each",
+        f"{_counted(schedule.rounds, 'round')}, a client doing {work} in each",
         f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; with "
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
@@ -33,6 +34,10 @@ def plan(experiment: Experiment) -> list[str]:
         f"engine: {engine_of(experiment)}",
     ]
     return [line for line in lines if line]
+
+
+def _counted(number: int | None, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def engine_of(experiment: Experiment) -> str:
