@@ -201,6 +201,16 @@ def test_a_dry_run_lists_costs_and_writes_nothing(gcfed, tmp_path):
     assert "?" not in last
 
 
+def test_time_is_not_told_by_the_round_in_which_an_engine_starts(tmp_path):
+    run = RunStore(tmp_path).run(tiny(lr=0.1, rounds=2))
+    path = run.path / "timings.jsonl"
+    first, second = map(json.loads, path.read_text().splitlines())
+    lines = ({**first, "seconds": 100.0}, {**second, "seconds": 1.0})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (plan,) = Sweep({**TINY, "lr": 0.2}, tmp_path).plans
+    assert plan.seconds == pytest.approx(1.0)
+
+
 def test_many_cells_are_planned_quickly(tmp_path, monkeypatch):
     """Their data are read once."""
     from gcfed.config import build as experiment

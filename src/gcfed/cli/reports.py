@@ -101,8 +101,9 @@ class TableReport:
     def write(self, found: Tabular) -> None:
         """Make the file, if one was asked for."""
         if self.out is not None and self._written_as is not None:
+            text = found.render(self._written_as)  # first, so that an error leaves no empty file
             with self.out.open("x", encoding="utf-8") as file:
-                file.write(found.render(self._written_as))
+                file.write(text)
             console.say(f"table  {self.out}")
 
     @property

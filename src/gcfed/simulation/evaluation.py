@@ -111,14 +111,10 @@ def visit_batches(
                 visit(i, _forward(setup, *model, x).logits, y)
 
 
-def evaluate_cohort(setup: Setup, result: RoundResult, test: TestSet) -> Scores:
-    """The mean over a round's clients of `evaluate`, each with its own buffers."""
-    return _begin_cohort(setup, result, test, AT_ONCE)()[0]
-
-
 def _begin_cohort(
     setup: Setup, result: RoundResult, test: TestSet, side: SideStream
 ) -> Callable[[], list[Scores]]:
+    """`begin_evaluation` with the buffers of each client of a round: the mean of the scores."""
     server, device = result.server, result.losses.device
     rows = [
         result.clients.buffers.gather([i], lambda: server.buffers, device)

@@ -89,9 +89,10 @@ class RecordedPace:
         seconds = [timing["seconds"] for timing in run.timings]
         if not seconds:
             return
+        later = seconds[1:] or seconds  # the first round has the start of the engine in it
         made, config = run.provenance, run.config
         each = _load(config, made["partition"]["size"]["mean"])
-        rate = statistics.median(seconds) / (each * len(made["runs_together"]))
+        rate = statistics.median(later) / (each * len(made["runs_together"]))
         self._found[_kind(config, config.device)][config.algorithm].append(rate)
 
     def seconds(self, experiment: Experiment, device: str) -> float | None:
