@@ -19,7 +19,7 @@ from gcfed import ALGORITHMS, Model, parse, start
 from gcfed.core import tree
 from gcfed.engines.any_number import PRIME, AnyNumber
 from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
-from gcfed.kernels.fitting import can_fuse, fits
+from gcfed.kernels.fitting import fits, with_operators
 from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
 from gcfed.kernels.fusing import fuse_layers
 from gcfed.kernels.tile_sizes import convolve_tile, weights_tile
@@ -215,8 +215,11 @@ def test_only_plain_layers_fit():
         nn.ReLU(),
     ):
         assert not fits(layer)
-    model = Model(nn.Sequential(nn.Conv2d(2, 4, 7), nn.Flatten(), nn.Linear(4, 2)))
-    assert not can_fuse(model, rounds=True)  # on a CPU
+
+
+def test_on_a_cpu_layers_stay_as_they_are(lineup):
+    task = lineup("fedavg").task
+    assert with_operators(replace(task, compute=torch.bfloat16)).model is task.model
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """Which layers the operators can stand for, and where; asked before Triton is needed."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import torch
 from torch import nn
 
-from gcfed.core.model import Model
+from gcfed.core.client import ClientTask
 from gcfed.core.torch_internals import has_hooks
 
 
@@ -35,15 +36,24 @@ def _is_plain(layer: nn.Conv2d) -> bool:
     )
 
 
-def can_fuse(model: Model, *, rounds: bool) -> bool:
-    """Whether operators may do a model's layers.
+def with_operators(task: ClientTask) -> ClientTask:
+    """The task by operators, where these may do its layers; else as it is.
 
     They need Triton, a GPU and weights in float32, and they round what they multiply, to TF32 or
-    to bfloat16.
+    to bfloat16: where products are to be of float32, layers stay as they are.
     """
-    weights = list(model.params.values())
+    if not _may_stand_in(task):
+        return task
+    from gcfed.kernels.fusing import fuse_layers  # needs Triton
+
+    return replace(task, model=task.model.rewritten(fuse_layers))
+
+
+def _may_stand_in(task: ClientTask) -> bool:
+    weights = list(task.model.params.values())
+    tf32 = task.compute is None and torch.get_float32_matmul_precision() != "highest"
     return (
-        rounds
+        (tf32 or task.compute == torch.bfloat16)
         and weights[0].device.type == "cuda"
         and all(w.dtype == torch.float32 for w in weights)
         and find_spec("triton") is not None

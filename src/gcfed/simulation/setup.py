@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -23,7 +23,7 @@ from gcfed.core.types import Transform
 from gcfed.data.federated import FederatedData
 from gcfed.engines import Choice, Engine, Train, choose
 from gcfed.errors import InputError
-from gcfed.kernels.fitting import can_fuse
+from gcfed.kernels.fitting import with_operators
 from gcfed.population.availability import ALWAYS, Availability
 from gcfed.population.faults import NO_FAULTS, Faults
 from gcfed.population.population import Population
@@ -155,12 +155,7 @@ class Setup:
     @cached_property
     def test_task(self) -> ClientTask:
         """What models are judged by: the clients' task, by operators where the engine has them."""
-        rounds = resolve(self.precision, self.device) != "float32"
-        if not (self.chosen.make().fuses and can_fuse(self.model, rounds=rounds)):
-            return self.client_task
-        from gcfed.kernels.fusing import fuse_layers  # needs Triton
-
-        return replace(self.client_task, model=self.model.rewritten(fuse_layers))
+        return with_operators(self.client_task) if self.chosen.make().fuses else self.client_task
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """Inside, products are as precise as this setup asks."""
