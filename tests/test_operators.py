@@ -26,7 +26,10 @@ from gcfed.kernels.tile_sizes import convolve_tile, weights_tile
 from gcfed.models import MODELS
 from gcfed.simulation.round import prepare
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for CPUs")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for CPUs"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -244,7 +247,6 @@ def single_lineup(setup):
 CHAINS = ["fedlc(tau=0.1) + scaffold + gcfed", "fedprox(mu=0.1) + fedsam + localgc"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", [*ALGORITHMS, *CHAINS])
 def test_every_algorithm_steps_as_on_the_plain_path(text, lineup):
     line = lineup(text if text != "clip" else "clip(norm=1)")

@@ -14,6 +14,7 @@ from gcfed.report.page import render_page
 
 pytest.importorskip("playwright")
 pytest_plugins = ["browsing"]
+pytestmark = pytest.mark.slow
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -222,7 +223,6 @@ def test_a_served_page_follows_its_runs_and_keeps_what_was_chosen(tmp_path, show
     shown.page.wait_for_selector("[role=status] >> text=does not answer")
 
 
-@pytest.mark.slow
 def test_five_hundred_runs_are_a_page_of_some_megabytes(tmp_path, show):
     for number in range(500):
         values = [0.5 + 0.4 * ((7 * number + t) % 11) / 11 for t in range(100)]

@@ -101,6 +101,7 @@ def test_seeds_together_of_which_some_diverge(beside, tmp_path):
     assert summary["round"] == len(lines(tmp_path / "wild")) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [24, 31, 38, 46, 55])
 def test_killed_at_a_write_and_resumed(write, beside, tmp_path):
     config = small(algorithm="scaffold")

@@ -27,6 +27,12 @@ pytest_plugins = ["running", "test_resume", "test_sweep"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
 
 
+@pytest.fixture(autouse=True)
+def nobody_asked(monkeypatch):
+    """Another test may have asked the threads of this process to stop."""
+    monkeypatch.setattr(interrupt, "_of_threads", interrupt.Request())
+
+
 def in_threads(*calls):
     """Call functions in threads of their own, which take turns, once all of them wait."""
     taking = turns.Turns()
