@@ -39,8 +39,8 @@ from gcfed.population.faults import FAULTS
 from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry, hyper_parameters
 from gcfed.results.comparison import compare
+from gcfed.results.finding import find_runs
 from gcfed.results.frame import frame, summaries
-from gcfed.results.run import find_runs
 from gcfed.simulation.loop import simulate
 
 OLD_RUNS = Path(__file__).parent / "old_runs"

@@ -21,8 +21,8 @@ from gcfed.config.settings import Config, read
 from gcfed.data.datasets.user import MOST_CLASSES, dataset_from
 from gcfed.data.downloads.catalog import PUBLICATIONS
 from gcfed.data.downloads.fetch import ensure
+from gcfed.results.finding import find_runs
 from gcfed.results.frame import frame, summaries
-from gcfed.results.run import find_runs
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")

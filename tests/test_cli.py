@@ -21,7 +21,7 @@ from gcfed.cli import demo, training
 from gcfed.config.settings import Config
 from gcfed.core.metrics import METRICS
 from gcfed.results.comparison import compare
-from gcfed.results.run import find_runs
+from gcfed.results.finding import find_runs
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")

@@ -8,8 +8,8 @@ from made_runs import make_run, make_runs
 
 from gcfed import Run, lock
 from gcfed.results.facts import last_rounds, status_of
+from gcfed.results.finding import find_runs
 from gcfed.results.listing import run_table
-from gcfed.results.run import find_runs
 
 pytest_plugins = ["running"]
 

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import gcfed
 from gcfed import InputError, compare, frame, load_run, resume, run, summaries, verify
-from gcfed.results.run import find_runs, open_run
+from gcfed.results.finding import find_runs
+from gcfed.results.run import open_run
 from gcfed.results.seal import SEAL, broken_seals, is_sealed, make_seal
 
 pytest_plugins = ["running"]

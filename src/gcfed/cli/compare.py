@@ -5,35 +5,28 @@ from typing import Annotated
 
 import typer
 
-from gcfed.cli.options import Plugins, RunPaths, setting_option
+from gcfed.cli.options import Plugins, RunPaths
 from gcfed.cli.reports import (
     COMPARED,
     BaselineOption,
     DrawOption,
     FormatOption,
+    MetricOption,
     OutOption,
     PivotOption,
     PlotOption,
     Report,
     SizeOption,
     TableReport,
+    TargetOption,
 )
 from gcfed.errors import InputError
 
 
 def compare(
     runs: RunPaths,
-    metric: Annotated[
-        str | None,
-        setting_option(COMPARED, "Such as loss.", "what the runs are judged by", "metrics"),
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it.",
-            rich_help_panel=COMPARED,
-        ),
-    ] = None,
+    metric: MetricOption = None,
+    target: TargetOption = None,
     baseline: BaselineOption = None,
     pivot: PivotOption = False,
     dynamics: Annotated[

@@ -108,7 +108,7 @@ def check_positive(option: str, number: int | None) -> None:
 
 def trained_together(path: Path) -> list[list["Run"]]:
     """The runs at a path, each with those that are trained together with it, every set once."""
-    from gcfed.results.run import find_runs
+    from gcfed.results.finding import find_runs
 
     runs = find_runs(path)
     if not runs:

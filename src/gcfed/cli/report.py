@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.options import Plugins, RunPaths, path_option, setting_option
+from gcfed.cli.options import Plugins, RunPaths, path_option
 from gcfed.cli.pictures import PICTURES, save
-from gcfed.cli.reports import COMPARED, FILES, BaselineOption
+from gcfed.cli.reports import FILES, BaselineOption, MetricOption, TargetOption
 from gcfed.errors import InputError
 from gcfed.files import write_text
 
@@ -43,17 +43,8 @@ def report(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files.", rich_help_panel=FILES)
     ] = False,
-    metric: Annotated[
-        str | None,
-        setting_option(COMPARED, "Such as loss.", "what the runs are judged by", "metrics"),
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it.",
-            rich_help_panel=COMPARED,
-        ),
-    ] = None,
+    metric: MetricOption = None,
+    target: TargetOption = None,
     baseline: BaselineOption = None,
     serve: Annotated[
         bool,

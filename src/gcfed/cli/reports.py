@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.options import path_option
+from gcfed.cli.options import path_option, setting_option
 from gcfed.cli.pictures import PICTURES, save
 from gcfed.errors import InputError, unknown
 
@@ -24,6 +24,17 @@ COMPARED, FILES = "What is compared", "Files"
 
 PaperWidth = Literal["one column", "two columns"]
 
+MetricOption = Annotated[
+    str | None,
+    setting_option(COMPARED, "Such as loss.", "what the runs are judged by", "metrics"),
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(
+        help="A value, such as 0.6 for an accuracy of 60 %: rounds and bytes to it.",
+        rich_help_panel=COMPARED,
+    ),
+]
 BaselineOption = Annotated[
     str | None,
     typer.Option(help="What the others are compared with, seed by seed.", rich_help_panel=COMPARED),

@@ -24,8 +24,8 @@ def show(
 
 def _show(path: Path) -> None:
     """A run, or every run below a folder."""
+    from gcfed.results.finding import find_runs
     from gcfed.results.listing import run_table
-    from gcfed.results.run import find_runs
     from gcfed.results.seal import warn_of_changes
 
     runs = find_runs(path)

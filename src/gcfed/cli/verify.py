@@ -32,7 +32,7 @@ def verify(
     trained together are those that it was done with.  The exit code is 1 if anything differs, or if
     a run cannot be done again.
     """
-    from gcfed.results.run import sort_runs
+    from gcfed.results.finding import sort_runs
     from gcfed.runs.resume import check_rounds
     from gcfed.runs.verify import verify_seal
 

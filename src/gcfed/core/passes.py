@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 Pass = Callable[[nn.Module], tuple[nn.Module, list[str]]]
-"""Makes of a module one with the same parameters; the second is the names of what it replaced."""
+"""Takes a module; returns one with the same parameters, and the names of what it replaced."""
 
 Replacement = Callable[[str, nn.Module], nn.Module | None]
 """What takes the place of a module inside another, by its name there; None leaves it."""

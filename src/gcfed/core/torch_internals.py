@@ -62,7 +62,10 @@ def without_memory() -> AbstractContextManager[object]:
 
 @contextmanager
 def unknown_number(usual: int) -> Iterator[int]:
-    """Inside, new tensors have no memory, and the number given may be any, often ``usual``."""
+    """Inside, new tensors have no memory; the number given stands for any size of an axis.
+
+    A compiler takes it that the size is often ``usual``.
+    """
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 

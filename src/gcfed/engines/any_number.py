@@ -20,7 +20,7 @@ from gcfed.engines.tracing import Compiler
 
 PRIME = 1_000_003
 USUAL = 8
-"""Code is made as for so many clients, so that no bit depends on how many there are at first."""
+"""Every step is compiled as if for this many clients, so that cohorts of any size share its bits."""
 
 
 class AnyNumber:
@@ -62,7 +62,7 @@ class AnyNumber:
 
 
 def _make_symbolic(trace: GraphModule, mapped: int) -> None:
-    """Replace every multiple of the prime by one of the length of a mapped placeholder."""
+    """Replace each multiple of the prime by that multiple of the length of a mapped input."""
     graph = trace.graph
     graph.eliminate_dead_code()
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]

@@ -190,5 +190,5 @@ class GraphProgram(ABC):
 
 
 def many_sizes(clients: int) -> list[int]:
-    """Every number, or every second, third, ...: for steps of which each is a capture alone."""
+    """At most some thirty counts of clients, for steps that are recorded, not compiled, for each."""
     return sorted(range(clients, 0, -max(1, clients // 16)))

@@ -30,7 +30,7 @@ class Recorder(ABC):
 
     @abstractmethod
     def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
-        """Faster code of a trace, for any number of clients if given examples of that kind."""
+        """Faster code of a trace; given tensors of an unknown size, code that serves any size."""
 
     @abstractmethod
     def branches(self, count: int) -> SideBySide:

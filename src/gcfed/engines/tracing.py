@@ -17,7 +17,7 @@ from gcfed.core.torch_internals import compile_for_any_number, make_fx
 T = TypeVar("T")
 
 Compiler = Callable[[GraphModule, Sequence[Tensor] | None], Callable[..., Any]]
-"""Makes faster code of a trace; for any number of clients if given examples of that kind."""
+"""Makes faster code of a trace.  Given tensors of an unknown size, the code serves any size."""
 
 
 def inductor(trace: GraphModule, examples: Sequence[Tensor] | None = None) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gcfed.kernels import operators
+from gcfed.kernels import norm_operators, operators
 
 
 def packed(w: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
@@ -148,7 +148,7 @@ class Normalization(torch.autograd.Function):
     def forward(
         x: Tensor, w: Tensor, bias: Tensor, groups: int, eps: float, relu: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, mean, rstd = operators.normalize(x[None], w[None], bias[None], groups, eps, relu)
+        y, mean, rstd = norm_operators.normalize(x[None], w[None], bias[None], groups, eps, relu)
         return y[0], mean[0], rstd[0]
 
     @staticmethod
@@ -161,7 +161,7 @@ class Normalization(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         kept = (each[None] for each in ctx.saved_tensors)
-        dx, dw, dbias = operators.normalize_back(dy[None], *kept, ctx.groups, ctx.relu)
+        dx, dw, dbias = norm_operators.normalize_back(dy[None], *kept, ctx.groups, ctx.relu)
         return dx[0], dw[0].sum(0), dbias[0].sum(0), None, None, None
 
 

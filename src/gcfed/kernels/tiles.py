@@ -11,7 +11,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _larger(a, b):
+def larger(a, b):
     """The larger of two, or NaN."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -83,7 +83,7 @@ def convolve(
     kept = (m < M)[:, None] & (co < CO)[None, :]
     y = a0
     if POOL:
-        y = _larger(_larger(a0, a1), _larger(a2, a3))
+        y = larger(larger(a0, a1), larger(a2, a3))
         code = tl.where(a0 == y, 0, tl.where(a1 == y, 1, tl.where(a2 == y, 2, 3)))
     if HAS_BIAS:
         y += tl.load(BIAS + k * CO + co, mask=co < CO, other=0.0).to(tl.float32)[None, :]
@@ -92,7 +92,7 @@ def convolve(
             code = tl.where(y <= 0, 4, code)
         tl.store(CODE + out, code.to(tl.uint8), mask=kept)
     if RELU:
-        y = _larger(y, 0.0)
+        y = larger(y, 0.0)
     tl.store(Y + out, y.to(Y.dtype.element_ty), mask=kept)
 
 
@@ -217,92 +217,3 @@ def linear_weights(
         total = tl.dot(tl.trans(g), x, total)
     out = (k * OUT + o)[:, None] * IN + i[None, :]
     tl.store(DW + out, total, mask=(o < OUT)[:, None] & (i < IN)[None, :])
-
-
-@triton.jit
-def _over_groups(v, BC: tl.constexpr, SIZE: tl.constexpr):
-    """For each channel the sum over its group of SIZE channels."""
-    sums = tl.sum(tl.reshape(v, (BC // SIZE, SIZE)), 1)
-    return tl.reshape(tl.broadcast_to(sums[:, None], (BC // SIZE, SIZE)), (BC,))
-
-
-@triton.jit
-def normalize(
-    X, W, BIAS, Y, MEAN, RSTD,
-    IMAGES, EPS, PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, RELU: tl.constexpr,
-    BC: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
-    """Y: X less the mean of its image and group, over their deviation, times W plus BIAS; ReLU.
-
-    MEAN and RSTD [clients, images, C] have the same for all SIZE channels of a group; a program
-    makes BC channels of an image.
-    """
-    image = tl.program_id(1).to(tl.int64)
-    c = tl.program_id(0) * BC + tl.arange(0, BC)
-    x = X + image * (PIXELS * C) + c[None, :]
-    y = Y + image * (PIXELS * C) + c[None, :]
-    sums = tl.zeros((BC,), tl.float32)
-    squares = tl.zeros((BC,), tl.float32)
-    for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        v = tl.load(x + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        sums += tl.sum(v, 0)
-        squares += tl.sum(v * v, 0)
-    mean = _over_groups(sums, BC, SIZE) / (PIXELS * SIZE)
-    square = _over_groups(squares, BC, SIZE) / (PIXELS * SIZE)
-    rstd = tl.rsqrt(_larger(square - mean * mean, 0.0) + EPS)
-    tl.store(MEAN + image * C + c, mean)
-    tl.store(RSTD + image * C + c, rstd)
-    k = image // IMAGES
-    scale = tl.load(W + k * C + c) * rstd
-    shift = tl.load(BIAS + k * C + c) - mean * scale
-    for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        v = tl.load(x + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        out = v * scale[None, :] + shift[None, :]
-        if RELU:
-            out = _larger(out, 0.0)
-        tl.store(y + p * C, out.to(Y.dtype.element_ty), mask=p < PIXELS)
-
-
-@triton.jit
-def normalize_back(
-    G, X, W, BIAS, MEAN, RSTD, DX, DW, DBIAS,
-    IMAGES, PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, RELU: tl.constexpr,
-    BC: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
-    """The gradients of X, and for each image those of W and BIAS [clients, images, C]."""
-    image = tl.program_id(1).to(tl.int64)
-    c = tl.program_id(0) * BC + tl.arange(0, BC)
-    place = image * (PIXELS * C) + c[None, :]
-    k = image // IMAGES
-    w = tl.load(W + k * C + c)
-    bias = tl.load(BIAS + k * C + c)
-    mean = tl.load(MEAN + image * C + c)
-    rstd = tl.load(RSTD + image * C + c)
-    scale = w * rstd
-    shift = bias - mean * scale
-    sums = tl.zeros((BC,), tl.float32)
-    products = tl.zeros((BC,), tl.float32)
-    for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        x = tl.load(X + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        g = tl.load(G + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(x * scale[None, :] + shift[None, :] > 0, g, 0.0)
-        sums += tl.sum(g, 0)
-        products += tl.sum(g * x, 0)
-    tl.store(DW + image * C + c, (products - mean * sums) * rstd)
-    tl.store(DBIAS + image * C + c, sums)
-    total = _over_groups(sums * w, BC, SIZE)
-    along = (total * mean - _over_groups(products * w, BC, SIZE)) * rstd * rstd * rstd
-    along = along / (PIXELS * SIZE)
-    offset = -along * mean - total * rstd / (PIXELS * SIZE)
-    for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        x = tl.load(X + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        g = tl.load(G + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(x * scale[None, :] + shift[None, :] > 0, g, 0.0)
-        dx = g * scale[None, :] + x * along[None, :] + offset[None, :]
-        tl.store(DX + place + p * C, dx.to(DX.dtype.element_ty), mask=p < PIXELS)

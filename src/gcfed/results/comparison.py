@@ -21,11 +21,11 @@ from gcfed.results.entries import (
 )
 from gcfed.results.frame import with_probes
 from gcfed.results.groups import Runs, collect, differing, group, tasks
+from gcfed.results.legends import legend, pivot_legend
 from gcfed.results.notes import dropped_notes, run_notes, settings_notes
 from gcfed.results.outcomes import GroupResult, against, result
 from gcfed.results.run import Run
 from gcfed.results.styles import FigureSize
-from gcfed.results.summary import SMOOTHED, say_averaged, say_chosen_on
 from gcfed.results.tables import (
     Entry,
     Section,
@@ -62,7 +62,7 @@ class Comparison:
     def table(self) -> Table:
         """What a reader sees, with the best and the second of every column marked."""
         blocks = [Section(title, self._rows(rs)) for title, rs in self.blocks.items()]
-        return Table(self._columns(), tuple(blocks), (*self.notes, *self._legend()))
+        return Table(self._columns(), tuple(blocks), (*self.notes, *legend(self)))
 
     def pivot(self) -> Table:
         """Methods by tasks, as papers print them: the final values of each, ranked by column."""
@@ -75,9 +75,7 @@ class Comparison:
             columns.append([found.get(method, Entry("-")) for method in methods])
         rows = tuple(zip(map(Entry, methods), *columns, strict=True))
         titles = (title or f"final{self.metric.unit}" for title in blocks)
-        return Table(
-            ("method", *titles), (Section("", rows),), (*self.notes, *self._pivot_legend())
-        )
+        return Table(("method", *titles), (Section("", rows),), (*self.notes, *pivot_legend(self)))
 
     def pivot_rows(self) -> list[dict[str, Any]]:
         """A method each: mean, deviation, and how many of how many seeds finished, by task."""
@@ -213,41 +211,6 @@ class Comparison:
             columns.append([Entry(difference(r, self.metric)) for r in results])
             columns.append([Entry(p_value(r)) for r in results])
         return tuple(zip(*columns, strict=True))
-
-    @property
-    def _averaged(self) -> str:
-        """Which evaluations the final values are the means of."""
-        runs = [o.run for r in self.results for o in r.outcomes if o.status == "finished"]
-        return say_averaged(run.num_evaluations(self.metric.name) for run in runs)
-
-    def _pivot_legend(self) -> list[str]:
-        percent = " in %" if self.metric.percent else ""
-        lines = [
-            f"final values of {self.metric}{percent}: mean (standard deviation) over seeds, "
-            f"each the mean of {self._averaged}"
-        ]
-        if self.target is not None or self.baseline is not None:
-            lines.append("a pivot has final values alone: the table without it has the rest")
-        return lines
-
-    def _legend(self) -> list[str]:
-        configs = [run.config for r in self.results for run in r.group.runs]
-        lines = [
-            f"{self.metric}: mean (standard deviation) over seeds; "
-            f"final: of {self._averaged}; {say_chosen_on(configs)}"
-        ]
-        if self.target is not None:
-            lines.append(
-                f"to the target: until the mean of the last {SMOOTHED} evaluations reaches it; "
-                "MB sent up and down, by all clients"
-            )
-        if self.baseline is not None:
-            points = " in points" if self.metric.percent else ""
-            lines.append(
-                f"difference of final values{points}, paired by seed; p of a two-sided "
-                "paired t-test, not adjusted for the number of methods"
-            )
-        return lines
 
 
 PIVOT_FORMATS: dict[str, Callable[[Comparison], str]] = {

@@ -20,7 +20,7 @@ from gcfed.data import Dataset
 from gcfed.errors import InputError
 from gcfed.models import MODELS
 from gcfed.results.captions import short
-from gcfed.results.tables import Entry, Section, Table, html, rendered
+from gcfed.results.tables import Entry, Section, Table, Tabulated
 from gcfed.values import check_range, checked
 
 CIFAR100 = ((3, 32, 32), 100)
@@ -30,7 +30,7 @@ MB = 1e6
 
 
 @dataclass(frozen=True)
-class CostTable:
+class CostTable(Tabulated):
     """What algorithms cost with one model, by name; a notebook shows it as a table."""
 
     costs: Mapping[str, AlgorithmCost]
@@ -58,16 +58,6 @@ class CostTable:
             }
             for name, each in self.costs.items()
         ]
-
-    def render(self, form: str = "text") -> str:
-        """As ``text``, ``markdown``, ``latex``, ``csv`` or ``json``."""
-        return rendered(form, self.table(), self.rows())
-
-    def __str__(self) -> str:
-        return self.render()
-
-    def _repr_html_(self) -> str:
-        return html(self.table())
 
     def _row(self, name: str, each: AlgorithmCost) -> tuple[Entry, ...]:
         kept = (each.client, each.server, each.row, each.kept(self.clients))

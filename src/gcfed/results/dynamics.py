@@ -19,7 +19,7 @@ from gcfed.results.groups import Runs
 from gcfed.results.outcomes import GroupResult, Spread, moving_average, spread
 from gcfed.results.run import Run
 from gcfed.results.summary import SMOOTHED
-from gcfed.results.tables import Entry, Section, Table, html, ranked, rendered
+from gcfed.results.tables import Entry, Section, Table, Tabulated, ranked
 from gcfed.values import check_range, checked
 
 
@@ -103,7 +103,7 @@ class GroupDynamics:
 
 
 @dataclass(frozen=True)
-class TrainingDynamics:
+class TrainingDynamics(Tabulated):
     """How a metric moved during the runs of several groups; a notebook shows it as a table."""
 
     comparison: Comparison
@@ -126,16 +126,6 @@ class TrainingDynamics:
             {**row, **_numbers(each)}
             for row, each in zip(self.comparison.rows(), self.groups, strict=True)
         ]
-
-    def render(self, form: str = "text") -> str:
-        """As ``text``, ``markdown``, ``latex``, ``csv`` or ``json``."""
-        return rendered(form, self.table(), self.rows())
-
-    def __str__(self) -> str:
-        return self.render()
-
-    def _repr_html_(self) -> str:
-        return html(self.table())
 
     def _of(self, found: GroupResult) -> GroupDynamics:
         metric = self.comparison.metric

@@ -10,7 +10,8 @@ from gcfed.config.identity import LAST_BITS, WAYS, shortened
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.results.captions import alpha_of, caption, short
-from gcfed.results.run import Run, find_runs
+from gcfed.results.finding import find_runs
+from gcfed.results.run import Run
 from gcfed.results.seal import warn_of_changes
 
 Runs = str | Path | Run | Iterable[str | Path | Run]

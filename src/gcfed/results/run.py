@@ -258,53 +258,17 @@ def load_run(path: str | Path) -> Run:
 
 def open_run(path: str | Path) -> Run:
     """The run in a folder, whether or not it was changed since it ended."""
-    _check_path(path)
+    check_path(path)
     for name in RUN_FILES:
         if not (Path(path) / name).is_file():
             raise InputError(f"{path} is not a run: it holds no {name}")
     return Run(Path(path))
 
 
-def find_runs(folder: str | Path) -> list[Run]:
-    """The run in a folder, or all runs below it, by path; damaged ones are left out and named."""
-    runs, damaged = sort_runs(folder)
-    for path, reason in damaged.items():
-        warnings.warn(f"{path} is left out: {reason}", stacklevel=2)
-    return runs
-
-
-def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
-    """The run in a folder, or all runs below it, by path, and why others cannot be read."""
-    _check_path(folder)
-    runs, damaged = [], {}
-    for name, below, files in os.walk(folder):
-        path, missing = Path(name), [each for each in RUN_FILES if each not in files]
-        if missing and directory.ROUNDS not in files:
-            below.sort()
-            continue
-        below.clear()  # what is in a run is its own, and may be many files
-        reason = f"it holds no {missing[0]}" if missing else ""
-        if not missing and path != Path(folder):
-            reason = _damage(Run(path))
-        if reason:
-            damaged[path] = reason
-        else:
-            runs.append(Run(path))
-    return runs, damaged
-
-
-def _check_path(path: Any) -> None:
+def check_path(path: Any) -> None:
+    """Refuse what cannot be the path of a folder."""
     if not isinstance(path, str | Path) or unwritable(str(path)):
         raise InputError(f"runs are named by the path of a folder; not {shown(path)}")
-
-
-def _damage(run: Run) -> str:
-    """Why a run cannot be read; nothing if it can."""
-    try:
-        run.config, run.summary, run.provenance, run.records, run.probes  # noqa: B018
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 def _json(path: Path, wanted: Mapping[str, type | UnionType]) -> dict[str, Any]:

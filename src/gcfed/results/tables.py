@@ -6,6 +6,7 @@ The best value of a column is bold and the second underlined, as in the GC-Fed p
 import csv
 import io
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -130,20 +131,37 @@ def comma_separated(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def rendered(form: str, table: Table, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table in one of `FORMS`; CSV and JSON hold ``rows`` instead, with every digit."""
-    match form:
-        case "text":
-            return plain(table)
-        case "markdown":
-            return markdown(table)
-        case "latex":
-            return latex(table)
-        case "csv":
-            return comma_separated(rows)
-        case "json":
-            return json.dumps(list(rows), indent=2, allow_nan=False) + "\n"
-    raise unknown("format", form, FORMS)
+class Tabulated(ABC):
+    """Something that is shown as a table, and whose numbers are written as rows."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """What a reader sees."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """The numbers, with every digit."""
+
+    def render(self, form: str = "text") -> str:
+        """As ``text``, ``markdown`` or ``latex``; as ``csv`` or ``json``, with every digit."""
+        match form:
+            case "text":
+                return plain(self.table())
+            case "markdown":
+                return markdown(self.table())
+            case "latex":
+                return latex(self.table())
+            case "csv":
+                return comma_separated(self.rows())
+            case "json":
+                return json.dumps(self.rows(), indent=2, allow_nan=False) + "\n"
+        raise unknown("format", form, FORMS)
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def _repr_html_(self) -> str:
+        return html(self.table())
 
 
 def _row(cells: Any) -> str:

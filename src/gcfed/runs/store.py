@@ -12,7 +12,8 @@ from gcfed.files import create_folder
 from gcfed.lock import locked
 from gcfed.results import directory
 from gcfed.results.directory import STORE as STORE
-from gcfed.results.run import Run, find_runs, open_run
+from gcfed.results.finding import find_runs
+from gcfed.results.run import Run, open_run
 from gcfed.runs.resume import is_done, resume_together
 from gcfed.runs.trackers import require
 from gcfed.runs.train import Observer, begin, build_together, renumbered, writing

@@ -13,12 +13,6 @@ from gcfed.errors import DivergedError, InputError
 from gcfed.files import create_folder, refuse_existing
 from gcfed.lock import locked
 from gcfed.results import directory
-from gcfed.results.run import (
-    Run as Run,
-    find_runs as find_runs,
-    load_run as load_run,
-)
-from gcfed.results.summary import SMOOTHED as SMOOTHED, summarize as summarize
 from gcfed.runs.interrupt import stop_request
 from gcfed.runs.plan import announce
 from gcfed.runs.provenance import provenance

@@ -1,0 +1,46 @@
+"""Runs in folders: which there are, and which cannot be read."""
+
+import os
+import warnings
+from pathlib import Path
+
+from gcfed.errors import InputError
+from gcfed.results import directory
+from gcfed.results.run import RUN_FILES, Run, check_path
+
+
+def find_runs(folder: str | Path) -> list[Run]:
+    """The run in a folder, or all runs below it, by path; damaged ones are left out and named."""
+    runs, damaged = sort_runs(folder)
+    for path, reason in damaged.items():
+        warnings.warn(f"{path} is left out: {reason}", stacklevel=2)
+    return runs
+
+
+def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
+    """The run in a folder, or all runs below it, by path, and why others cannot be read."""
+    check_path(folder)
+    runs, damaged = [], {}
+    for name, below, files in os.walk(folder):
+        path, missing = Path(name), [each for each in RUN_FILES if each not in files]
+        if missing and directory.ROUNDS not in files:
+            below.sort()
+            continue
+        below.clear()  # what is in a run is its own, and may be many files
+        reason = f"it holds no {missing[0]}" if missing else ""
+        if not missing and path != Path(folder):
+            reason = _damage(Run(path))
+        if reason:
+            damaged[path] = reason
+        else:
+            runs.append(Run(path))
+    return runs, damaged
+
+
+def _damage(run: Run) -> str:
+    """Why a run cannot be read; nothing if it can."""
+    try:
+        run.config, run.summary, run.provenance, run.records, run.probes  # noqa: B018
+    except InputError as error:
+        return str(error)
+    return ""
