@@ -20,7 +20,7 @@ from gcfed.engines.tracing import Compiler
 
 PRIME = 1_000_003
 USUAL = 8
-"""Every step is compiled as if for this many clients, so that cohorts of any size share its bits."""
+"""Every step is compiled as if for this many clients, so that all cohorts share its bits."""
 
 
 class AnyNumber:

@@ -190,5 +190,5 @@ class GraphProgram(ABC):
 
 
 def many_sizes(clients: int) -> list[int]:
-    """At most some thirty counts of clients, for steps that are recorded, not compiled, for each."""
+    """At most some thirty counts of clients, each of which a step is recorded for."""
     return sorted(range(clients, 0, -max(1, clients // 16)))
