@@ -19,6 +19,7 @@ from gcfed.config.trial import readable_labels, try_model, warn_of_small_clients
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
+from gcfed.core.lazy import LazyInputs
 from gcfed.core.metrics import METRICS, Metric, Metrics, Scale, as_metrics, named
 from gcfed.core.model import Model
 from gcfed.core.server import Server
@@ -87,6 +88,12 @@ class Experiment:
     def metric(self) -> Scale:
         """What rounds and runs are chosen by."""
         return next(iter(self.metrics.values()))
+
+    def close(self) -> None:
+        """End the processes that read examples, if there are any."""
+        for x in (self.dataset.train.x, self.dataset.test.x):
+            if isinstance(x, LazyInputs):
+                x.reader.close()
 
     def record(self, result: RoundResult) -> Record:
         """The line of a round, evaluated when it is due and at the end."""

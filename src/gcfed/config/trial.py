@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.client import Loss
+from gcfed.core.lazy import LazyInputs, loaded
 from gcfed.core.metrics import Metric, PerExample
 from gcfed.core.schedule import Schedule
 from gcfed.core.types import Inputs
@@ -31,7 +32,7 @@ def readable_labels(dataset: Dataset, loss: Loss) -> Dataset:
 
 def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> None:
     """Show the model, the loss and metrics an example: what fails is refused before a run."""
-    x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
+    x, y = loaded(tree.take(dataset.test.x, slice(1))), dataset.test.y[:1]
     server = start(setup).server
     try:
         logits = evaluation.predict(setup, server, x).logits
@@ -98,6 +99,16 @@ def note_on_batches(schedule: Schedule, sizes: Tensor) -> str:
         f"{few:,} of {len(sizes):,} clients hold fewer examples than a batch of "
         f"{schedule.batch_size} and {then}"
     )
+
+
+def note_on_reading(dataset: Dataset) -> str:
+    """That examples are read when they are needed, and why; nothing where all are in memory."""
+    splits = {"train": dataset.train.x, "test": dataset.test.x}
+    lazy = {name: x for name, x in splits.items() if isinstance(x, LazyInputs)}
+    if not lazy:
+        return ""
+    why = next(iter(lazy.values())).reader.why
+    return f"{' and '.join(lazy)} examples are read anew for every batch ({why})"
 
 
 def warn_of_small_clients(schedule: Schedule, sizes: Tensor) -> None:

@@ -125,6 +125,7 @@ def fit(
     begun = first_snapshot(experiment)
     server = begun.server
     with (
+        closing(experiment),
         shown(short(experiment.config.algorithm), config.rounds, quiet=not progress) as tick,
         closing(simulate(experiment.setup, begun)) as rounds,
     ):

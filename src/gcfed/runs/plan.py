@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from gcfed.config.build import Experiment
-from gcfed.config.trial import note_on_batches
+from gcfed.config.trial import note_on_batches, note_on_reading
 from gcfed.results.captions import partition_caption, short
 
 LOG = logging.getLogger("gcfed")
@@ -31,6 +31,7 @@ def plan(experiment: Experiment) -> list[str]:
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
         note_on_batches(schedule, sizes),
+        note_on_reading(experiment.dataset),
         f"engine: {engine_of(experiment)}",
     ]
     return [line for line in lines if line]

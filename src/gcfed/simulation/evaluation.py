@@ -12,10 +12,11 @@ from torch import Tensor
 
 from gcfed import turns
 from gcfed.core import tree
+from gcfed.core.lazy import in_turn
 from gcfed.core.metrics import Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
 from gcfed.core.tree import Tree
-from gcfed.core.types import Inputs, Output
+from gcfed.core.types import Inputs, Output, Stored
 from gcfed.errors import InputError
 from gcfed.kernels.layout import ChannelsLast, channels_last
 from gcfed.simulation.setup import Setup
@@ -35,7 +36,7 @@ class TestSet:
 
     __test__ = False  # not one of pytest's
 
-    x: Inputs
+    x: Stored
     y: Tensor
     metrics: Metrics = field(default_factory=lambda: {"accuracy": accuracy()})
     batch_size: int | None = None  # as suits the model and the device
@@ -104,9 +105,10 @@ def visit_batches(
     size = test.batch_size or _batch_size(setup)
     models = [(tree.map(channels_last, server.params), server.buffers) for server in servers]
     with torch.no_grad(), setup.arithmetic():
-        for start in range(0, len(test.y), size):
-            chunk = slice(start, start + size)
-            x, y = ChannelsLast(setup.transform)(tree.take(test.x, chunk), None), test.y[chunk]
+        chunks = [slice(start, start + size) for start in range(0, len(test.y), size)]
+        inputs = in_turn(tree.take(test.x, chunk) for chunk in chunks)
+        for chunk, part in zip(chunks, inputs, strict=True):
+            x, y = ChannelsLast(setup.transform)(part, None), test.y[chunk]
             for i, model in enumerate(models):
                 visit(i, _forward(setup, *model, x).logits, y)
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from gcfed.core.lazy import LazyInputs
 from gcfed.errors import InputError
 
 _CHANNELS = (1, 3, 4)
@@ -13,7 +14,7 @@ _CHANNELS = (1, 3, 4)
 class Collected(NamedTuple):
     """``x`` on its first axis by example; ``y`` numbers or words; ``client`` who holds which."""
 
-    x: np.ndarray
+    x: np.ndarray | LazyInputs
     y: np.ndarray
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None

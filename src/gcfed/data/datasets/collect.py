@@ -1,6 +1,7 @@
 """People's own data, in whatever form they hold it, as arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from gcfed.core.lazy import LazyInputs
 from gcfed.data.datasets.arrays import (
     Collected,
     as_array,
@@ -15,7 +17,10 @@ from gcfed.data.datasets.arrays import (
     from_arrays,
     narrowed,
 )
+from gcfed.data.datasets.lazy import Lazy, joined, lazily
 from gcfed.data.datasets.own_files import folder_of_images
+from gcfed.data.item_reader import Items
+from gcfed.data.seeding import drawn_since, states
 from gcfed.errors import InputError, reason, unknown
 
 FORMS = (
@@ -24,6 +29,9 @@ FORMS = (
 )
 
 _INPUTS = ("image", "img", "x", "pixel_values", "features")
+RANDOM = "its transforms are random"
+"""Why data are read anew for every batch, where nobody asked for it."""
+
 _LABELS = ("label", "labels", "y", "target", "fine_label")
 
 
@@ -75,7 +83,9 @@ def _check(found: Collected, where: str) -> None:
     if not len(found.x):
         raise InputError(f"{where}: there are no examples")
     for what, values in (("holds", found.x), ("has a label with", found.y)):
-        for start in range(0, len(values) if values.dtype.kind == "f" else 0, 4096):
+        if isinstance(values, LazyInputs) or values.dtype.kind != "f":
+            continue
+        for start in range(0, len(values), 4096):
             rows = np.isfinite(values[start : start + 4096]).reshape(-1, values[0].size).all(1)
             if not rows.all():
                 bad = start + int(np.argmin(rows))
@@ -120,11 +130,12 @@ def _is_of_numbers(part: Any) -> bool:
 def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
     pairs = [tuple(part) if _is_data_of_client(part) else part for part in parts]
     found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
-    shapes = {part.x.shape[1:] for part in found}
+    shapes = {tuple(part.x.shape[1:]) for part in found}
     if len(shapes) > 1:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
+    arrays = [part.x for part in found if isinstance(part.x, np.ndarray)]
     return Collected(
-        np.concatenate([part.x for part in found]),
+        np.concatenate(arrays) if len(arrays) == len(found) else joined([p.x for p in found]),
         np.concatenate([part.y for part in found]),
         found[0].class_names,
         np.repeat(np.arange(len(found)), [len(part.y) for part in found]),
@@ -132,31 +143,43 @@ def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
 
 
 def _from_items(source: Any, where: str) -> Collected:
-    """A map-style dataset, as torch and torchvision have them."""
+    """A map-style dataset, as torch and torchvision have them.
 
-    def items() -> Iterator[tuple[Any, Any]]:
-        for i in range(len(source)):
-            item = _item(source, i, where)
-            if not isinstance(item, list | tuple) or len(item) != 2:
-                raise InputError(f"{where} example {i} is no pair of an input and a label")
-            if isinstance(item[1], list | tuple):
-                raise InputError(
-                    f"{where} example {i} has a {type(item[1]).__name__} as its label: give one "
-                    "number or word, or an array where there are several; the labels of a client "
-                    "are an array too: [(x0, y0), (x1, y1), ...]"
-                )
-            yield item[0], item[1]
-
-    return Collected(*_stacked(items(), len(source), where))
+    It is read into memory, unless it is `Lazy` or what it holds is drawn anew at every reading.
+    """
+    items = Items(partial(_array_and_label, source, where), len(source), where)
+    if isinstance(source, Lazy):
+        return lazily(source, items, "as asked")
+    if items.size and items.is_random():
+        return lazily(source, items, RANDOM)
+    before = states()
+    read = (_pair(source, where, i) for i in range(len(source)))
+    found = Collected(*_stacked(read, len(source), where))
+    return lazily(source, items, RANDOM) if drawn_since(before) else found
 
 
-def _item(source: Any, i: int, where: str) -> Any:
+def _array_and_label(source: Any, where: str, i: int) -> tuple[np.ndarray, Any]:
+    x, label = _pair(source, where, i)
+    return narrowed(_image(x, f"{where} example {i}"), where), label
+
+
+def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
+    """The input and the label of an example."""
     try:
-        return source[i]
+        item = source[i]
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{where} example {i} cannot be read: {reason(error)}") from error
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        raise InputError(f"{where} example {i} is no pair of an input and a label")
+    if isinstance(item[1], list | tuple):
+        raise InputError(
+            f"{where} example {i} has a {type(item[1]).__name__} as its label: give one "
+            "number or word, or an array where there are several; the labels of a client "
+            "are an array too: [(x0, y0), (x1, y1), ...]"
+        )
+    return item[0], item[1]
 
 
 def _from_table(table: Any, where: str, columns: Columns) -> Collected:

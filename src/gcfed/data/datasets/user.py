@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcfed.core.types import Examples, Inputs, Transform
+from gcfed.core.lazy import LazyInputs, Stored, loaded
+from gcfed.core.types import Examples, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.arrays import Collected
 from gcfed.data.datasets.collect import Columns, collect
@@ -17,6 +18,9 @@ from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
 from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
+
+SAMPLED = 1000
+"""So many images are read for the mean and deviation of those that are read lazily."""
 
 MOST_CLASSES = 1_000_000
 """More are taken for a mistake, such as an identifier in the place of a label."""
@@ -131,10 +135,15 @@ def settled(text: str, root: Path) -> str:
     return DATASETS.canonical(f"{DATASETS.name_of(bound.func)}({written})")
 
 
-def normalisation(x: Inputs) -> ImageTransform | None:
-    """Normalisation of images of bytes by their own mean and deviation; None for other inputs."""
-    if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim != 4:
+def normalisation(x: Stored) -> ImageTransform | None:
+    """Normalisation of images of bytes by their own mean and deviation; None for other inputs.
+
+    Of images that are still to be read, some from everywhere stand for all.
+    """
+    if isinstance(x, dict) or x.dtype != torch.uint8 or x.ndim != 4:
         return None
+    if isinstance(x, LazyInputs):
+        x = loaded(x[np.unique(np.linspace(0, len(x) - 1, SAMPLED).astype(np.int64))])
     counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
     for images in torch.split(x, 1024):
         for channel, values in enumerate(images.unbind(1)):
@@ -172,7 +181,7 @@ def _words(y: np.ndarray) -> tuple[str, ...]:
 
 
 def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
-    x = torch.from_numpy(np.require(found.x, requirements=["C", "W"]))
+    x: Stored = found.x if isinstance(found.x, LazyInputs) else _tensor(found.x)
     if found.y.dtype.kind == "f":
         return Examples(x, torch.from_numpy(found.y.astype(np.float32)))
     y = found.y
@@ -188,6 +197,10 @@ def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
         bad = int(np.argmax(y < 0))
         raise InputError(f"{where} example {bad} has the label {y[bad]}; they count from 0")
     return Examples(x, torch.from_numpy(y.astype(np.int64)))
+
+
+def _tensor(x: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.require(x, requirements=["C", "W"]))
 
 
 def _is_class(y: Tensor) -> bool:

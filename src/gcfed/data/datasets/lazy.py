@@ -1,0 +1,110 @@
+"""Data sets of people's own that are read example by example, whenever a batch needs one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Subset
+
+from gcfed.core.lazy import LazyInputs
+from gcfed.data.datasets.arrays import Collected, as_array
+from gcfed.data.item_reader import ItemReader, Items
+from gcfed.errors import InputError
+from gcfed.values import check_range, checked
+
+COMPARED = 8  # examples of which the label is compared with what the data set says beforehand
+
+
+@dataclass(frozen=True, eq=False)
+class Lazy:
+    """A map-style dataset of (image, label) that is read while training and not before.
+
+    So it need not fit in memory.  ``labels`` are those of all examples; without them they are the
+    dataset's ``targets``, as torchvision's datasets have them, or else every example is read once
+    before training to learn its label.  ``processes`` read the next batches ahead: as many as there
+    are cores, but at most 8; with 0, batches are read where they are needed.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> import torch
+    >>> lazy = Lazy(TensorDataset(torch.zeros(50, 3), torch.arange(50) % 5), processes=0)
+    """
+
+    dataset: Any
+    labels: Any = None
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.dataset, "__getitem__") or not hasattr(self.dataset, "__len__"):
+            kind = type(self.dataset).__name__
+            raise InputError(f"Lazy takes a dataset with __getitem__ and __len__; not {kind}")
+        if self.processes is not None:
+            check_range("processes", checked("processes", self.processes, int), "at least 0")
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.dataset[i]
+
+
+def lazily(source: Any, items: Items, why: str) -> Collected:
+    """The examples of ``items``, which read ``source``, to be read when they are needed."""
+    if not items.size:
+        raise InputError(f"{items.where}: there are no examples")
+    given, processes = None, None
+    if isinstance(source, Lazy):
+        source, given, processes = source.dataset, source.labels, source.processes
+    reader = ItemReader(items, processes, why)
+    labels = _known_labels(source, items) if given is None else given
+    if labels is None:
+        labels = [as_array(label, items.where) for label in reader.labels()]
+    return Collected(LazyInputs(reader, np.arange(items.size)), as_array(labels, items.where))
+
+
+def _known_labels(source: Any, items: Items) -> Any:
+    """The labels as a dataset states them, if some that are compared are those of its items."""
+    stated = _targets(source)
+    if stated is None or len(stated) != items.size:
+        return None
+    some = np.unique(np.linspace(0, items.size - 1, COMPARED).astype(np.int64))
+    read = [as_array(items.read(i)[1], items.where) for i in some.tolist()]
+    same = all(np.array_equal(label, stated[i]) for i, label in zip(some, read, strict=True))
+    return stated if same else None
+
+
+def _targets(source: Any) -> np.ndarray | None:
+    if isinstance(source, Subset):
+        whole = _targets(source.dataset)
+        return None if whole is None else whole[np.asarray(source.indices)]
+    stated = getattr(source, "targets", None)
+    return None if stated is None else np.asarray(stated)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Reads an example of several data sets, which are counted through."""
+
+    parts: Sequence[Items]
+
+    def __call__(self, i: int) -> tuple[np.ndarray, Any]:
+        ends = list(accumulate(part.size for part in self.parts))
+        k = int(np.searchsorted(ends, i, side="right"))
+        return self.parts[k].read(i - ends[k] + self.parts[k].size)
+
+
+def joined(inputs: Sequence[LazyInputs | np.ndarray]) -> LazyInputs:
+    """The inputs of several clients as those of one data set."""
+    readers = [x.reader for x in inputs if isinstance(x, LazyInputs)]
+    if len(readers) < len(inputs):
+        raise InputError(
+            "some clients hold data to be read when they are needed (Lazy, or with random "
+            "transforms) and some do not: give a map-style dataset for every client, or for none"
+        )
+    parts = [reader.items for reader in readers if isinstance(reader, ItemReader)]
+    size = sum(part.size for part in parts)
+    first = readers[0]
+    assert isinstance(first, ItemReader)
+    reader = ItemReader(Items(_Joined(parts), size, "train"), first.processes, first.why)
+    return LazyInputs(reader, np.arange(size))
