@@ -40,7 +40,7 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> 
         shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
         raise InputError(
             f"the model cannot read an example of shape {shape[0]}: {_first_line(error)}"
-            f"{_advice(x)}"
+            f"{_advice(x, next(iter(server.params.values())).dtype)}"
         ) from error
     if not isinstance(logits, torch.Tensor):
         raise InputError(f"the model gives a {type(logits).__name__}, where a tensor belongs")
@@ -79,14 +79,20 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
-def _advice(x: Inputs) -> str:
-    """What to do about inputs of whole numbers, which a model that wants tokens alone can read."""
-    whole = [
-        str(v.dtype).removeprefix("torch.") for _, v in tree.leaves(x) if not v.is_floating_point()
-    ]
-    if not whole:
+def _advice(x: Inputs, wanted: torch.dtype) -> str:
+    """What to do about inputs that are not of the dtype of the weights.
+
+    Whole numbers only a model that wants tokens can read.
+    """
+    others = [_name(v.dtype) for _, v in tree.leaves(x) if v.dtype != wanted]
+    if not others:
         return ""
-    return f". Its numbers are {whole[0]}: features are floats, so give x.astype('float32')"
+    weights = "features are floats" if wanted == torch.float32 else f"weights are {_name(wanted)}"
+    return f". Its numbers are {others[0]}: {weights}, so give x.astype('{_name(wanted)}')"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def note_on_batches(schedule: Schedule, sizes: Tensor) -> str:

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from gcfed.config.build import Experiment, Given, build
@@ -102,7 +103,9 @@ def fit(
     run will do and how far it is.  A run that diverges raises `DivergedError`.
     """
     _check(module, algorithm, on_round, progress, settings)
-    dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
+    doubled = any(weights.dtype == torch.float64 for weights in module.parameters())
+    dtype = torch.float64 if doubled else torch.float32
+    dataset = train if isinstance(train, Dataset) else dataset_from(train, test, dtype=dtype)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm

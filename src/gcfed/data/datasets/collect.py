@@ -17,15 +17,26 @@ from gcfed.data.datasets.arrays import (
     from_arrays,
     narrowed,
 )
-from gcfed.data.datasets.lazy import Lazy, joined, lazily
+from gcfed.data.datasets.lazy_items import Lazy, joined, lazily
 from gcfed.data.datasets.own_files import folder_of_images
+from gcfed.data.datasets.own_tables import (
+    FILES,
+    from_bunch,
+    from_frame,
+    is_bunch,
+    is_frame,
+    is_tabular,
+    plain,
+    read_frame,
+)
 from gcfed.data.item_reader import Items
 from gcfed.data.seeding import drawn_since, states
 from gcfed.errors import InputError, reason, unknown
 
 FORMS = (
-    "a dataset whose items are pairs of image and label, a pair of arrays, a Hugging Face dataset, "
-    "the path of an .npz or of a folder of images by class, or a list of any of these, one a client"
+    "a dataset whose items are pairs of image and label, a pair of arrays, a data frame, a Hugging "
+    "Face dataset, the path of an .npz, a .csv, a .parquet or a folder of images by class, or a "
+    "list of any of these, one a client"
 )
 
 _INPUTS = ("image", "img", "x", "pixel_values", "features")
@@ -43,21 +54,30 @@ class Columns(NamedTuple):
     client: str | None = None
 
 
-def collect(source: Any, where: str, columns: Columns) -> Collected:
-    """Every example of ``source``, which ``where`` names in errors."""
+def collect(source: Any, where: str, columns: Columns, floats: np.dtype[Any]) -> Collected:
+    """Every example of ``source``, which ``where`` names in errors; ``floats`` is their dtype."""
+    if isinstance(source, tuple) and not isinstance(source, Collected):
+        source = tuple(plain(part, where) for part in source)
+    if isinstance(source, str | Path) and Path(source).suffix in FILES:
+        source = read_frame(Path(source))
     if isinstance(source, Collected):
         found = source
     elif _is_pair_of_arrays(source):
-        found = from_arrays(source, where)
+        found = from_arrays(source, where, floats)
+    elif is_bunch(source):
+        found = from_bunch(source, where, floats)
+    elif is_frame(source):
+        y = columns.y or _usual_label(source, where)
+        found = from_frame(source, where, columns.x, y, columns.client, floats)
     elif isinstance(source, str | Path):
         found = folder_of_images(Path(source))
     elif all(hasattr(source, name) for name in ("features", "column_names", "__len__")):
-        found = _from_table(source, where, columns)
+        found = _from_table(source, where, columns, floats)
     elif _is_by_client(source):
         _refuse_broken_pair(source)
-        return _by_client(source, columns)
+        return _by_client(source, columns, floats)
     elif _is_map_style(source):
-        found = _from_items(source, where)
+        found = _from_items(source, where, floats)
     else:
         raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
     _check(found, where)
@@ -101,7 +121,7 @@ def _is_data_of_client(item: Any) -> bool:
     return (
         isinstance(item, list | tuple)
         and len(item) == 2
-        and all(isinstance(v, Tensor | np.ndarray) and v.ndim >= 1 for v in item)
+        and all(is_tabular(v) or (isinstance(v, Tensor | np.ndarray) and v.ndim >= 1) for v in item)
     )
 
 
@@ -127,9 +147,9 @@ def _is_of_numbers(part: Any) -> bool:
     return isinstance(part, list | tuple) and bool(part) and isinstance(part[0], int | float | str)
 
 
-def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
+def _by_client(parts: Sequence[Any], columns: Columns, floats: np.dtype[Any]) -> Collected:
     pairs = [tuple(part) if _is_data_of_client(part) else part for part in parts]
-    found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
+    found = [collect(part, f"client {k}", columns, floats) for k, part in enumerate(pairs)]
     shapes = {tuple(part.x.shape[1:]) for part in found}
     if len(shapes) > 1:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
@@ -142,25 +162,27 @@ def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
     )
 
 
-def _from_items(source: Any, where: str) -> Collected:
+def _from_items(source: Any, where: str, floats: np.dtype[Any]) -> Collected:
     """A map-style dataset, as torch and torchvision have them.
 
     It is read into memory, unless it is `Lazy` or what it holds is drawn anew at every reading.
     """
-    items = Items(partial(_array_and_label, source, where), len(source), where)
+    items = Items(partial(_array_and_label, source, where, floats), len(source), where)
     if isinstance(source, Lazy):
         return lazily(source, items, "as asked")
     if items.size and items.is_random():
         return lazily(source, items, RANDOM)
     before = states()
     read = (_pair(source, where, i) for i in range(len(source)))
-    found = Collected(*_stacked(read, len(source), where))
+    found = Collected(*_stacked(read, len(source), where, floats))
     return lazily(source, items, RANDOM) if drawn_since(before) else found
 
 
-def _array_and_label(source: Any, where: str, i: int) -> tuple[np.ndarray, Any]:
+def _array_and_label(
+    source: Any, where: str, floats: np.dtype[Any], i: int
+) -> tuple[np.ndarray, Any]:
     x, label = _pair(source, where, i)
-    return narrowed(_image(x, f"{where} example {i}"), where), label
+    return narrowed(_image(x, f"{where} example {i}"), where, floats), label
 
 
 def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
@@ -182,7 +204,7 @@ def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _from_table(table: Any, where: str, columns: Columns) -> Collected:
+def _from_table(table: Any, where: str, columns: Columns, floats: np.dtype[Any]) -> Collected:
     """A Hugging Face dataset, or what has its features, column names and rows."""
     x = columns.x or _column(table, "Image", _INPUTS, where)
     y = columns.y or _column(table, "ClassLabel", _LABELS, where)
@@ -190,7 +212,8 @@ def _from_table(table: Any, where: str, columns: Columns) -> Collected:
         if name not in table.column_names:
             raise unknown(f"column of the {where} data", name, table.column_names)
     rows = (table[i] for i in range(len(table)))
-    images, labels = _stacked(((row[x], row[y]) for row in rows), len(table), where)
+    pairs = ((row[x], row[y]) for row in rows)
+    images, labels = _stacked(pairs, len(table), where, floats)
     names = tuple(getattr(table.features[y], "names", ()))
     client = np.asarray(list(table[columns.client])) if columns.client else None
     return Collected(images, labels, names, client)
@@ -206,13 +229,24 @@ def _column(table: Any, kind: str, usual: Sequence[str], where: str) -> str:
     return str(found[0])
 
 
+def _usual_label(frame: Any, where: str) -> str:
+    found = [name for name in _LABELS if name in frame.columns]
+    if not found:
+        have = ", ".join(map(str, frame.columns))
+        raise InputError(
+            f"{where}: which column holds the labels? There are {have}; say "
+            "columns=(None, 'name'), and all others are inputs"
+        )
+    return found[0]
+
+
 def _stacked(
-    items: Iterator[tuple[Any, Any]], size: int, where: str
+    items: Iterator[tuple[Any, Any]], size: int, where: str, floats: np.dtype[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and labels, each input copied into its place as it comes."""
     out, labels = np.empty((0,)), []
     for i, (image, label) in enumerate(items):
-        value = narrowed(_image(image, f"{where} example {i}"), where)
+        value = narrowed(_image(image, f"{where} example {i}"), where, floats)
         if i == 0:
             out = np.empty((size, *value.shape), value.dtype)
         if value.shape != out.shape[1:]:

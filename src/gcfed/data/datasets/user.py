@@ -33,20 +33,23 @@ def dataset_from(
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
     transform: Transform | None = None,
-    columns: tuple[str, str] | None = None,
+    columns: tuple[str | None, str] | None = None,
     client: str | None = None,
+    dtype: torch.dtype = torch.float32,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
     """A `Dataset` of one's own examples.
 
     ``train``, and ``test`` likewise, is a map-style dataset of (image, label), a pair of arrays or
-    tensors, a Hugging Face dataset, or the path of an ``.npz`` or of a folder of images by class.
-    A list of any of these holds the examples of one client each; so does, in a Hugging Face
-    dataset, every value of the column ``client``.  Who holds what is then ``keys["client"]``.
-    ``columns`` names the inputs and labels of a Hugging Face dataset, if they must be named.
+    tensors, a data frame, a Hugging Face dataset, or the path of an ``.npz``, ``.csv``,
+    ``.parquet`` or of a folder of images by class.  A list of any of these holds the examples of
+    one client each; so does, in a table, every value of the column ``client``.  Who holds what is
+    then ``keys["client"]``.  ``columns`` names the columns of a table that hold inputs and labels,
+    if they must be named; the inputs of a data frame are all others where None is in their place.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
+    Numbers that are not whole become ``dtype``.
     Without ``test``, every class (or every client, where they are known) gives ``test_fraction`` of
     its examples, drawn by ``seed``.  Without ``transform``, images of bytes are normalised by the
     mean and deviation of the train examples; other inputs are left as they are.
@@ -61,16 +64,19 @@ def dataset_from(
     checked("class_names", class_names, Sequence[str])
     if num_classes is not None:
         check_range("num_classes", checked("num_classes", num_classes, int), "at least 0")
-    x, y = checked("columns", columns, tuple[str, ...] | None) or (None, None)
+    x, y = checked("columns", columns, tuple[str | None, ...] | None) or (None, None)
     train, test = _both(train, test)
     named = Columns(x, y, client)
-    found = collect(train, "train", named)
-    held = None if test is None else collect(test, "test", named)
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"dtype is torch.float32 or torch.float64; not {dtype!r:.200}")
+    floats = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
+    found = collect(train, "train", named, floats)
+    held = None if test is None else collect(test, "test", named, floats)
     names = tuple(class_names) or found.class_names or _words(found.y)
-    everything = _examples(found, names, "train")
+    everything = _examples(found, names, "train", dtype)
     keys = {} if found.client is None else {"client": found.client}
     if held is not None:
-        kept, tested = everything, _examples(held, names, "test")
+        kept, tested = everything, _examples(held, names, "test", dtype)
     else:
         mask = _held_out(_groups(found, everything.y), test_fraction, seed)
         kept, tested = (everything.take(torch.from_numpy(m.nonzero()[0])) for m in (~mask, mask))
@@ -180,10 +186,10 @@ def _words(y: np.ndarray) -> tuple[str, ...]:
     return tuple(map(str, np.unique(y))) if y.dtype.kind == "U" else ()
 
 
-def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
+def _examples(found: Collected, names: tuple[str, ...], where: str, dtype: torch.dtype) -> Examples:
     x: Stored = found.x if isinstance(found.x, LazyInputs) else _tensor(found.x)
     if found.y.dtype.kind == "f":
-        return Examples(x, torch.from_numpy(found.y.astype(np.float32)))
+        return Examples(x, torch.from_numpy(found.y).to(dtype))
     y = found.y
     if y.dtype.kind == "U":
         if y.ndim != 1:
