@@ -137,7 +137,9 @@ def ragged(make_setup, data):
         lazy = dataset_from(Lazy(Images(), processes=processes), (data.x.float(), data.y)).train
         torch.manual_seed(0)
         module = nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
-        return make_setup(GCFed(), module=module, data=replace(data, x=lazy.x), engine="sequential")
+        held = replace(data, x=lazy.x)
+        small = {"rounds": 2, "cohort_size": 2}
+        return make_setup(GCFed(), module=module, data=held, engine="sequential", **small)
 
     return make
 
@@ -160,6 +162,13 @@ def test_processes_read_the_same_bits_and_end(ragged):
     before = children()
     torch.testing.assert_close(weights(ragged(2)), weights(ragged(0)), atol=0, rtol=0)
     assert children() == before
+
+
+def test_a_run_goes_on_as_if_it_had_not_stopped(ragged):
+    setup = ragged(0)
+    first, *others = simulate(setup)
+    for found, expected in zip(simulate(setup, after=first), others, strict=True):
+        torch.testing.assert_close(found.server, expected.server, atol=0, rtol=0)
 
 
 @pytest.mark.slow
@@ -195,10 +204,8 @@ def test_two_fits_are_the_same_and_leave_no_process(module):
     source = Noisy(by_torch)
     one, other = (fit(module, source, **SETTINGS, engine="sequential") for _ in range(2))
     assert one.records == other.records and children() == before
-    said = plan(one.experiment)
-    assert (
-        "train and test examples are read anew for every batch (its transforms are random)" in said
-    )
+    said = "train and test examples are read anew for every batch (their transforms are random)"
+    assert said in plan(one.experiment)
 
 
 def test_labels_are_the_targets_of_a_dataset_and_only_a_few_examples_are_read():
@@ -258,3 +265,29 @@ def test_what_lazy_refuses():
         Lazy(Noisy(), processes=-1)
     with pytest.raises(InputError, match="train: there are no examples"):
         dataset_from(Lazy([], processes=0))
+
+
+def test_a_hugging_face_dataset_may_be_random_or_lazy():
+    datasets = pytest.importorskip("datasets")
+    source = Noisy()
+    table = datasets.Dataset.from_dict({"x": source.x.tolist(), "label": source.y.tolist()})
+
+    def add_noise(rows):
+        return {**rows, "x": [np.float32(x) + np.float32(by_torch()) for x in rows["x"]]}
+
+    data = dataset_from(table.with_transform(add_noise), table)
+    assert isinstance(data.train.x, LazyInputs) and isinstance(data.test.x, torch.Tensor)
+    assert ((loaded(data.train.x) - data.test.x).std(1) < 1e-6).all()
+    lazy = dataset_from(Lazy(table, processes=0), table).train
+    assert torch.equal(loaded(lazy.x), data.test.x) and lazy.y.tolist() == LABELS.tolist()
+
+
+def test_transforms_of_torchvision():
+    vision = pytest.importorskip("torchvision")
+    steps = vision.transforms
+    flip = steps.Compose([steps.RandomCrop(8, 2), steps.RandomHorizontalFlip(), steps.ToTensor()])
+    fake = partial(vision.datasets.FakeData, 20, (3, 8, 8), 2)
+    data = dataset_from(fake(flip), fake(steps.ToTensor()))
+    assert isinstance(data.train.x, LazyInputs) and isinstance(data.test.x, torch.Tensor)
+    one, again = (loaded(data.train.x) for _ in range(2))
+    assert torch.equal(one, again) and not torch.equal(one, data.test.x)

@@ -46,6 +46,7 @@ class LazyInputs(tree.Leaf):
     index: np.ndarray
     device: torch.device = CPU
     seeds: np.ndarray | None = None
+    cast: torch.dtype | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -57,7 +58,7 @@ class LazyInputs(tree.Leaf):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.reader.dtype
+        return self.cast or self.reader.dtype
 
     def is_floating_point(self) -> bool:
         return self.dtype.is_floating_point
@@ -69,9 +70,11 @@ class LazyInputs(tree.Leaf):
         rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
         return replace(self, index=self.index[rows])
 
-    def to(self, device: torch.device) -> "LazyInputs":
-        """The same, to be put on a device once it is read."""
-        return replace(self, device=device)
+    def to(self, target: torch.device | torch.dtype) -> "LazyInputs":
+        """The same, to be put on a device, or cast, once it is read."""
+        if isinstance(target, torch.dtype):
+            return replace(self, cast=target)
+        return replace(self, device=target)
 
     def seeded(self, seeds: np.ndarray, real: Tensor) -> "LazyInputs":
         """The same with a seed for each example.
@@ -129,4 +132,4 @@ def _read_ahead(first: LazyInputs, rest: Iterator[Any]) -> Iterator[Tensor]:
             yield part.request
 
     for read in first.reader.stream(requests()):
-        yield read.view(asked.pop(0)).to(first.device)
+        yield read.view(asked.pop(0)).to(first.device, first.dtype)

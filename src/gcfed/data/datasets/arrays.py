@@ -8,8 +8,6 @@ from torch import Tensor
 from gcfed.core.lazy import LazyInputs
 from gcfed.errors import InputError
 
-FLOAT32 = np.dtype(np.float32)
-
 _CHANNELS = (1, 3, 4)
 
 
@@ -22,7 +20,7 @@ class Collected(NamedTuple):
     client: np.ndarray | None = None
 
 
-def from_arrays(pair: tuple[Any, Any], where: str, floats: np.dtype[Any] = FLOAT32) -> Collected:
+def from_arrays(pair: tuple[Any, Any], where: str) -> Collected:
     """A pair of arrays or tensors, inputs and labels."""
     x, y = (as_array(v, where) for v in pair)
     if x.ndim == 0 or y.ndim == 0:
@@ -30,7 +28,7 @@ def from_arrays(pair: tuple[Any, Any], where: str, floats: np.dtype[Any] = FLOAT
     x = channels_first(x, isinstance(pair[0], Tensor))
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
         y = y[:, 0]
-    return Collected(narrowed(x, where, floats), y)
+    return Collected(narrowed(x, where), y)
 
 
 def channels_first(x: np.ndarray, is_tensor: bool) -> np.ndarray:
@@ -57,10 +55,10 @@ def as_array(value: Any, where: str) -> np.ndarray:
     return array
 
 
-def narrowed(x: np.ndarray, where: str, floats: np.dtype[Any]) -> np.ndarray:
-    """Bytes stay bytes, other whole numbers (tokens) become int64, and all else ``floats``."""
+def narrowed(x: np.ndarray, where: str) -> np.ndarray:
+    """Bytes and float64 stay so, other whole numbers (tokens) become int64, all else float32."""
     if x.dtype.kind == "U":
         raise InputError(f"{where}: inputs are words; turn them into numbers first")
     if x.dtype.kind == "f":
-        return x.astype(floats, copy=False)
+        return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
     return x if x.dtype == np.uint8 else x.astype(np.int64, copy=False)

@@ -1,6 +1,6 @@
 """People's own data, in whatever form they hold it, as arrays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from gcfed.data.datasets.arrays import (
     from_arrays,
     narrowed,
 )
-from gcfed.data.datasets.lazy_items import Lazy, joined, lazily
+from gcfed.data.datasets.lazy_items import RANDOM, Lazy, joined_lazily, lazily, targets
 from gcfed.data.datasets.own_files import folder_of_images
 from gcfed.data.datasets.own_tables import (
     FILES,
@@ -40,9 +40,6 @@ FORMS = (
 )
 
 _INPUTS = ("image", "img", "x", "pixel_values", "features")
-RANDOM = "its transforms are random"
-"""Why data are read anew for every batch, where nobody asked for it."""
-
 _LABELS = ("label", "labels", "y", "target", "fine_label")
 
 
@@ -54,8 +51,8 @@ class Columns(NamedTuple):
     client: str | None = None
 
 
-def collect(source: Any, where: str, columns: Columns, floats: np.dtype[Any]) -> Collected:
-    """Every example of ``source``, which ``where`` names in errors; ``floats`` is their dtype."""
+def collect(source: Any, where: str, columns: Columns) -> Collected:
+    """Every example of ``source``, which ``where`` names in errors."""
     if isinstance(source, tuple) and not isinstance(source, Collected):
         source = tuple(plain(part, where) for part in source)
     if isinstance(source, str | Path) and Path(source).suffix in FILES:
@@ -63,25 +60,29 @@ def collect(source: Any, where: str, columns: Columns, floats: np.dtype[Any]) ->
     if isinstance(source, Collected):
         found = source
     elif _is_pair_of_arrays(source):
-        found = from_arrays(source, where, floats)
+        found = from_arrays(source, where)
     elif is_bunch(source):
-        found = from_bunch(source, where, floats)
+        found = from_bunch(source, where)
     elif is_frame(source):
         y = columns.y or _usual_label(source, where)
-        found = from_frame(source, where, columns.x, y, columns.client, floats)
+        found = from_frame(source, where, columns.x, y, columns.client)
     elif isinstance(source, str | Path):
         found = folder_of_images(Path(source))
-    elif all(hasattr(source, name) for name in ("features", "column_names", "__len__")):
-        found = _from_table(source, where, columns, floats)
+    elif _is_table(source.dataset if isinstance(source, Lazy) else source):
+        found = _from_table(source, where, columns)
     elif _is_by_client(source):
         _refuse_broken_pair(source)
-        return _by_client(source, columns, floats)
+        return _by_client(source, columns)
     elif _is_map_style(source):
-        found = _from_items(source, where, floats)
+        found = _from_items(source, where)
     else:
         raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
     _check(found, where)
     return found
+
+
+def _is_table(source: Any) -> bool:
+    return all(hasattr(source, name) for name in ("features", "column_names", "__len__"))
 
 
 def _is_map_style(source: Any) -> bool:
@@ -147,42 +148,50 @@ def _is_of_numbers(part: Any) -> bool:
     return isinstance(part, list | tuple) and bool(part) and isinstance(part[0], int | float | str)
 
 
-def _by_client(parts: Sequence[Any], columns: Columns, floats: np.dtype[Any]) -> Collected:
+def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
     pairs = [tuple(part) if _is_data_of_client(part) else part for part in parts]
-    found = [collect(part, f"client {k}", columns, floats) for k, part in enumerate(pairs)]
+    found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
     shapes = {tuple(part.x.shape[1:]) for part in found}
     if len(shapes) > 1:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
     arrays = [part.x for part in found if isinstance(part.x, np.ndarray)]
+    in_memory = len(arrays) == len(found)
     return Collected(
-        np.concatenate(arrays) if len(arrays) == len(found) else joined([p.x for p in found]),
+        np.concatenate(arrays) if in_memory else joined_lazily([part.x for part in found]),
         np.concatenate([part.y for part in found]),
         found[0].class_names,
         np.repeat(np.arange(len(found)), [len(part.y) for part in found]),
     )
 
 
-def _from_items(source: Any, where: str, floats: np.dtype[Any]) -> Collected:
-    """A map-style dataset, as torch and torchvision have them.
+def _from_items(source: Any, where: str) -> Collected:
+    """A map-style dataset, as torch and torchvision have them."""
+    return _read(source, partial(_pair, source, where), partial(targets, source), where)
 
-    It is read into memory, unless it is `Lazy` or what it holds is drawn anew at every reading.
+
+def _read(
+    source: Any, pair: Callable[[int], tuple[Any, Any]], labels: Callable[[], Any], where: str
+) -> Collected:
+    """What ``pair`` gives of each example of ``source``, read into memory.
+
+    If the source is `Lazy`, or its examples are drawn anew at every reading, they are read later,
+    and their labels are probably those that ``labels`` gives, unless it gives None.
     """
-    items = Items(partial(_array_and_label, source, where, floats), len(source), where)
+    items = Items(partial(_array_and_label, pair, where), len(source), where)
     if isinstance(source, Lazy):
-        return lazily(source, items, "as asked")
+        return lazily(source, items, labels(), "as asked")
     if items.size and items.is_random():
-        return lazily(source, items, RANDOM)
+        return lazily(source, items, labels(), RANDOM)
     before = states()
-    read = (_pair(source, where, i) for i in range(len(source)))
-    found = Collected(*_stacked(read, len(source), where, floats))
-    return lazily(source, items, RANDOM) if drawn_since(before) else found
+    found = Collected(*_stacked(map(pair, range(items.size)), items.size, where))
+    return lazily(source, items, labels(), RANDOM) if drawn_since(before) else found
 
 
 def _array_and_label(
-    source: Any, where: str, floats: np.dtype[Any], i: int
+    pair: Callable[[int], tuple[Any, Any]], where: str, i: int
 ) -> tuple[np.ndarray, Any]:
-    x, label = _pair(source, where, i)
-    return narrowed(_image(x, f"{where} example {i}"), where, floats), label
+    x, label = pair(i)
+    return narrowed(_image(x, f"{where} example {i}"), where), label
 
 
 def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
@@ -204,19 +213,29 @@ def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _from_table(table: Any, where: str, columns: Columns, floats: np.dtype[Any]) -> Collected:
+def _from_table(source: Any, where: str, columns: Columns) -> Collected:
     """A Hugging Face dataset, or what has its features, column names and rows."""
+    table = source.dataset if isinstance(source, Lazy) else source
     x = columns.x or _column(table, "Image", _INPUTS, where)
     y = columns.y or _column(table, "ClassLabel", _LABELS, where)
     for name in (x, y, *filter(None, [columns.client])):
         if name not in table.column_names:
             raise unknown(f"column of the {where} data", name, table.column_names)
-    rows = (table[i] for i in range(len(table)))
-    pairs = ((row[x], row[y]) for row in rows)
-    images, labels = _stacked(pairs, len(table), where, floats)
+    found = _read(source, partial(_row, table, x, y), partial(_labels, table, y), where)
     names = tuple(getattr(table.features[y], "names", ()))
     client = np.asarray(list(table[columns.client])) if columns.client else None
-    return Collected(images, labels, names, client)
+    return found._replace(class_names=names, client=client)
+
+
+def _labels(table: Any, y: str) -> np.ndarray:
+    """The labels of a table alone, for which a transform of whole rows is left out."""
+    untransformed = table.with_format(None) if hasattr(table, "with_format") else table
+    return np.asarray(list(untransformed[y]))
+
+
+def _row(table: Any, x: str, y: str, i: int) -> tuple[Any, Any]:
+    row = table[i]
+    return row[x], row[y]
 
 
 def _column(table: Any, kind: str, usual: Sequence[str], where: str) -> str:
@@ -241,12 +260,12 @@ def _usual_label(frame: Any, where: str) -> str:
 
 
 def _stacked(
-    items: Iterator[tuple[Any, Any]], size: int, where: str, floats: np.dtype[Any]
+    items: Iterator[tuple[Any, Any]], size: int, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and labels, each input copied into its place as it comes."""
     out, labels = np.empty((0,)), []
     for i, (image, label) in enumerate(items):
-        value = narrowed(_image(image, f"{where} example {i}"), where, floats)
+        value = narrowed(_image(image, f"{where} example {i}"), where)
         if i == 0:
             out = np.empty((size, *value.shape), value.dtype)
         if value.shape != out.shape[1:]:

@@ -14,6 +14,9 @@ from gcfed.data.item_reader import ItemReader, Items
 from gcfed.errors import InputError
 from gcfed.values import check_range, checked
 
+RANDOM = "their transforms are random"
+"""Why examples are read anew for every batch, where nobody asked for it."""
+
 COMPARED = 8  # examples of which the label is compared with what the data set says beforehand
 
 
@@ -49,34 +52,39 @@ class Lazy:
         return self.dataset[i]
 
 
-def lazily(source: Any, items: Items, why: str) -> Collected:
-    """The examples of ``items``, which read ``source``, to be read when they are needed."""
+def lazily(source: Any, items: Items, stated: np.ndarray | None, why: str) -> Collected:
+    """The examples of ``items``, which read ``source``, to be read when they are needed.
+
+    The labels are those that were given, or ``stated`` if a few examples have these, or else those
+    of the examples, which are then read once.
+    """
     if not items.size:
         raise InputError(f"{items.where}: there are no examples")
-    given, processes = None, None
-    if isinstance(source, Lazy):
-        source, given, processes = source.dataset, source.labels, source.processes
-    reader = ItemReader(items, processes, why)
-    labels = _known_labels(source, items) if given is None else given
+    asked = source if isinstance(source, Lazy) else Lazy(source)
+    reader = ItemReader(items, asked.processes, why)
+    labels = asked.labels
+    if labels is None and stated is not None and _holds(stated, items):
+        labels = stated
     if labels is None:
         labels = [as_array(label, items.where) for label in reader.labels()]
     return Collected(LazyInputs(reader, np.arange(items.size)), as_array(labels, items.where))
 
 
-def _known_labels(source: Any, items: Items) -> Any:
-    """The labels as a dataset states them, if some that are compared are those of its items."""
-    stated = _targets(source)
-    if stated is None or len(stated) != items.size:
-        return None
+def _holds(stated: np.ndarray, items: Items) -> bool:
+    """Whether there is a label for each example, and some that are compared are theirs."""
+    if len(stated) != items.size:
+        return False
     some = np.unique(np.linspace(0, items.size - 1, COMPARED).astype(np.int64))
     read = [as_array(items.read(i)[1], items.where) for i in some.tolist()]
-    same = all(np.array_equal(label, stated[i]) for i, label in zip(some, read, strict=True))
-    return stated if same else None
+    return all(np.array_equal(label, stated[i]) for i, label in zip(some, read, strict=True))
 
 
-def _targets(source: Any) -> np.ndarray | None:
+def targets(source: Any) -> np.ndarray | None:
+    """The labels as torchvision's datasets state them, if this one does."""
+    if isinstance(source, Lazy):
+        return targets(source.dataset)
     if isinstance(source, Subset):
-        whole = _targets(source.dataset)
+        whole = targets(source.dataset)
         return None if whole is None else whole[np.asarray(source.indices)]
     stated = getattr(source, "targets", None)
     return None if stated is None else np.asarray(stated)
@@ -94,7 +102,7 @@ class _Joined:
         return self.parts[k].read(i - ends[k] + self.parts[k].size)
 
 
-def joined(inputs: Sequence[LazyInputs | np.ndarray]) -> LazyInputs:
+def joined_lazily(inputs: Sequence[LazyInputs | np.ndarray]) -> LazyInputs:
     """The inputs of several clients as those of one data set."""
     readers = [x.reader for x in inputs if isinstance(x, LazyInputs)]
     if len(readers) < len(inputs):

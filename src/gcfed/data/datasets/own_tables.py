@@ -41,18 +41,16 @@ def read_frame(path: Path) -> Any:
         raise InputError(f"{path} cannot be read: {reason(error)}") from error
 
 
-def from_bunch(bunch: Mapping[str, Any], where: str, floats: np.dtype[Any]) -> Collected:
+def from_bunch(bunch: Mapping[str, Any], where: str) -> Collected:
     """The inputs and labels of a Bunch, and what it calls its classes."""
     pair = plain(bunch["data"], where), plain(bunch["target"], where)
-    found = from_arrays(pair, where, floats)
+    found = from_arrays(pair, where)
     has_classes = found.y.ndim == 1 and found.y.dtype.kind in "iu"
     names = bunch.get("target_names") if has_classes else None
     return found._replace(class_names=() if names is None else tuple(map(str, names)))
 
 
-def from_frame(
-    frame: Any, where: str, x: str | None, y: str, client: str | None, floats: np.dtype[Any]
-) -> Collected:
+def from_frame(frame: Any, where: str, x: str | None, y: str, client: str | None) -> Collected:
     """A data frame: labels in the column ``y``, and inputs in all others, or in ``x`` alone."""
     names = list(frame.columns)
     for name in filter(None, (x, y, client)):
@@ -60,7 +58,7 @@ def from_frame(
             raise unknown(f"column of the {where} data", name, map(str, names))
     inputs = [x] if x else [name for name in names if name not in (y, client)]
     features = _features(frame, inputs, where)
-    found = from_arrays((features, _column(frame[y])), where, floats)
+    found = from_arrays((features, _column(frame[y])), where)
     holders = None if client is None else as_array(_column(frame[client]), f"{where}: client")
     return found._replace(client=holders)
 

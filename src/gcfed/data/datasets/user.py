@@ -19,6 +19,8 @@ from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
 
+FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
+
 SAMPLED = 1000
 """So many images are read for the mean and deviation of those that are read lazily."""
 
@@ -49,10 +51,10 @@ def dataset_from(
     if they must be named; the inputs of a data frame are all others where None is in their place.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
-    Numbers that are not whole become ``dtype``.
-    Without ``test``, every class (or every client, where they are known) gives ``test_fraction`` of
-    its examples, drawn by ``seed``.  Without ``transform``, images of bytes are normalised by the
-    mean and deviation of the train examples; other inputs are left as they are.
+    Other numbers that are not whole become ``dtype``.  Without ``test``, every class (or every
+    client, where they are known) gives ``test_fraction`` of its examples, drawn by ``seed``.
+    Without ``transform``, images of bytes are normalised by the mean and deviation of the train
+    examples; other inputs are left as they are.
 
     >>> import numpy as np
     >>> images = np.zeros((50, 28, 28), np.uint8)
@@ -67,11 +69,10 @@ def dataset_from(
     x, y = checked("columns", columns, tuple[str | None, ...] | None) or (None, None)
     train, test = _both(train, test)
     named = Columns(x, y, client)
-    if dtype not in (torch.float32, torch.float64):
+    if dtype not in FLOATS:
         raise InputError(f"dtype is torch.float32 or torch.float64; not {dtype!r:.200}")
-    floats = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
-    found = collect(train, "train", named, floats)
-    held = None if test is None else collect(test, "test", named, floats)
+    found = collect(train, "train", named)
+    held = None if test is None else collect(test, "test", named)
     names = tuple(class_names) or found.class_names or _words(found.y)
     everything = _examples(found, names, "train", dtype)
     keys = {} if found.client is None else {"client": found.client}
@@ -187,9 +188,11 @@ def _words(y: np.ndarray) -> tuple[str, ...]:
 
 
 def _examples(found: Collected, names: tuple[str, ...], where: str, dtype: torch.dtype) -> Examples:
-    x: Stored = found.x if isinstance(found.x, LazyInputs) else _tensor(found.x)
+    x = found.x if isinstance(found.x, LazyInputs) else _tensor(found.x)
+    if x.is_floating_point():
+        x = x.to(dtype)
     if found.y.dtype.kind == "f":
-        return Examples(x, torch.from_numpy(found.y).to(dtype))
+        return Examples(x, torch.from_numpy(found.y.astype(FLOATS[dtype])))
     y = found.y
     if y.dtype.kind == "U":
         if y.ndim != 1:
