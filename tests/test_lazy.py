@@ -267,6 +267,7 @@ def test_what_lazy_refuses():
         dataset_from(Lazy([], processes=0))
 
 
+@pytest.mark.slow
 def test_a_hugging_face_dataset_may_be_random_or_lazy():
     datasets = pytest.importorskip("datasets")
     source = Noisy()
