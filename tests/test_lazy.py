@@ -84,6 +84,8 @@ def test_a_later_example_may_be_the_first_to_draw():
 def test_a_generator_of_ones_own_is_refused():
     with pytest.raises(InputError, match="train example 0 is another each time that it is read"):
         dataset_from(Noisy(np.random.default_rng(0).random))
+    with pytest.raises(InputError, match="so that runs can be repeated"):
+        dataset_from(Lazy(Noisy(np.random.default_rng(0).random)))
 
 
 def test_the_generators_of_the_caller_are_left_alone():

@@ -46,6 +46,8 @@ def test_a_pair_of_a_frame_and_a_column(frame):
     data = dataset_from((x, frame["label"]), (x, frame["label"].astype("category")))
     assert torch.equal(data.train.x, expected()) and torch.equal(data.test.y, data.train.y)
     assert dataset_from((x.to_numpy(), frame["label"])).num_classes == 4
+    one_column = dataset_from((x, pandas.DataFrame({"kind": KINDS})))
+    assert one_column.num_classes == 4 and one_column.train.y.ndim == 1
     by_client = dataset_from([(x[:10], frame["label"][:10]), (x[10:], frame["label"][10:])])
     assert set(by_client.keys["client"].tolist()) == {0, 1}
 

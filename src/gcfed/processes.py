@@ -106,11 +106,12 @@ class Question:
             self._answer, self._pipe = _answer(self._pipe), None
 
     def answer(self) -> Any:
-        """What came of it."""
+        """What came of it, which can be asked for once."""
         self.receive()
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
+        answer, self._answer = self._answer, None  # a pool keeps its last questions
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 class WorkerPool:

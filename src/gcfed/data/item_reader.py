@@ -29,7 +29,7 @@ from gcfed.processes import (
 )
 
 MOST_PROCESSES = 8
-"""More than this many do not read faster than most models train."""
+"""So many read at most, unless more are asked for."""
 
 TRIES = 8  # an image that is flipped half of the time is the same so often once in 128 times
 LABELS_AT_ONCE = 256

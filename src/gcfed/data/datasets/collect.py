@@ -26,7 +26,7 @@ from gcfed.data.datasets.own_tables import (
     is_bunch,
     is_frame,
     is_tabular,
-    plain,
+    plain_parts,
     read_frame,
 )
 from gcfed.data.item_reader import Items
@@ -54,7 +54,7 @@ class Columns(NamedTuple):
 def collect(source: Any, where: str, columns: Columns) -> Collected:
     """Every example of ``source``, which ``where`` names in errors."""
     if isinstance(source, tuple) and not isinstance(source, Collected):
-        source = tuple(plain(part, where) for part in source)
+        source = plain_parts(source, where)
     if isinstance(source, str | Path) and Path(source).suffix in FILES:
         source = read_frame(Path(source))
     if isinstance(source, Collected):
@@ -178,10 +178,9 @@ def _read(
     and their labels are probably those that ``labels`` gives, unless it gives None.
     """
     items = Items(partial(_array_and_label, pair, where), len(source), where)
-    if isinstance(source, Lazy):
-        return lazily(source, items, labels(), "as asked")
-    if items.size and items.is_random():
-        return lazily(source, items, labels(), RANDOM)
+    is_random = items.size > 0 and items.is_random()
+    if is_random or isinstance(source, Lazy):
+        return lazily(source, items, labels(), RANDOM if is_random else "as asked")
     before = states()
     found = Collected(*_stacked(map(pair, range(items.size)), items.size, where))
     return lazily(source, items, labels(), RANDOM) if drawn_since(before) else found

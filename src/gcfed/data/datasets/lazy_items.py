@@ -1,5 +1,6 @@
 """Data sets of people's own that are read example by example, whenever a batch needs one."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Subset
 
-from gcfed.core.lazy import LazyInputs
+from gcfed.core.lazy import LazyInputs, ReadRequest
 from gcfed.data.datasets.arrays import Collected, as_array
 from gcfed.data.item_reader import ItemReader, Items
 from gcfed.errors import InputError
@@ -31,7 +32,10 @@ class Lazy:
 
     >>> from torch.utils.data import TensorDataset
     >>> import torch
+    >>> from gcfed.data import dataset_from
     >>> lazy = Lazy(TensorDataset(torch.zeros(50, 3), torch.arange(50) % 5), processes=0)
+    >>> dataset_from(lazy).train.x.shape
+    torch.Size([40, 3])
     """
 
     dataset: Any
@@ -75,7 +79,7 @@ def _holds(stated: np.ndarray, items: Items) -> bool:
     if len(stated) != items.size:
         return False
     some = np.unique(np.linspace(0, items.size - 1, COMPARED).astype(np.int64))
-    read = [as_array(items.read(i)[1], items.where) for i in some.tolist()]
+    read = items.labels(ReadRequest(some, some.astype(np.uint64)))
     return all(np.array_equal(label, stated[i]) for i, label in zip(some, read, strict=True))
 
 
@@ -95,24 +99,24 @@ class _Joined:
     """Reads an example of several data sets, which are counted through."""
 
     parts: Sequence[Items]
+    ends: Sequence[int]
 
     def __call__(self, i: int) -> tuple[np.ndarray, Any]:
-        ends = list(accumulate(part.size for part in self.parts))
-        k = int(np.searchsorted(ends, i, side="right"))
-        return self.parts[k].read(i - ends[k] + self.parts[k].size)
+        k = bisect_right(self.ends, i)
+        return self.parts[k].read(i - self.ends[k] + self.parts[k].size)
 
 
 def joined_lazily(inputs: Sequence[LazyInputs | np.ndarray]) -> LazyInputs:
     """The inputs of several clients as those of one data set."""
-    readers = [x.reader for x in inputs if isinstance(x, LazyInputs)]
+    found = [x.reader for x in inputs if isinstance(x, LazyInputs)]
+    readers = [reader for reader in found if isinstance(reader, ItemReader)]
     if len(readers) < len(inputs):
         raise InputError(
             "some clients hold data to be read when they are needed (Lazy, or with random "
             "transforms) and some do not: give a map-style dataset for every client, or for none"
         )
-    parts = [reader.items for reader in readers if isinstance(reader, ItemReader)]
-    size = sum(part.size for part in parts)
-    first = readers[0]
-    assert isinstance(first, ItemReader)
-    reader = ItemReader(Items(_Joined(parts), size, "train"), first.processes, first.why)
-    return LazyInputs(reader, np.arange(size))
+    parts = [reader.items for reader in readers]
+    ends = list(accumulate(part.size for part in parts))
+    items = Items(_Joined(parts, ends), ends[-1], "clients'")
+    reader = ItemReader(items, readers[0].processes, readers[0].why)
+    return LazyInputs(reader, np.arange(items.size))

@@ -63,6 +63,13 @@ def from_frame(frame: Any, where: str, x: str | None, y: str, client: str | None
     return found._replace(client=holders)
 
 
+def plain_parts(parts: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    """Each as an array where it is a table; a second one of one column holds labels."""
+    if len(parts) == 2 and is_frame(parts[1]) and len(parts[1].columns) == 1:
+        parts = parts[0], parts[1][parts[1].columns[0]]
+    return tuple(plain(part, where) for part in parts)
+
+
 def plain(value: Any, where: str) -> Any:
     """A data frame, a column of one or a sparse matrix as an array; anything else as it is."""
     if is_frame(value):
