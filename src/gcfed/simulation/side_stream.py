@@ -6,7 +6,6 @@ from typing import Generic, TypeVar
 
 import torch
 
-from gcfed import turns
 from gcfed.core import tree
 
 T = TypeVar("T")
@@ -67,19 +66,7 @@ AT_ONCE = SideStream()
 """For numbers that are needed before anything else is done."""
 
 
-@contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """Inside, this thread's work on a GPU is in a stream of its own, and waits for no other's."""
-    if device.type != "cuda":
-        yield
-        return
-    stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device), torch.cuda.stream(stream):
-        yield
-
-
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has done what this thread asked for; meanwhile others have their turn."""
-    with turns.offered():
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+    """Wait until a device has done what this process asked for."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
