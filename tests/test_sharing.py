@@ -43,6 +43,7 @@ def test_a_process_knows_whether_others_share_its_gpu(device, sharing, shared, m
     monkeypatch.setattr(capacity, "_is_shared", False)
     monkeypatch.setattr(child.os, "setsid", lambda: None)
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     lived = []
     monkeypatch.setattr(child.Child, "live", lambda self: lived.append(self))
     child.serve(None, device, [], 1, sharing, ".")

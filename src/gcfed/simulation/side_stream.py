@@ -59,7 +59,7 @@ class SideStream:
             return Fetched(tree.map(lambda x: x.cpu(), value))
         # torch takes memory that is pinned for such copies, so they do not wait
         host = tree.map(lambda x: x.to("cpu", non_blocking=True), value)
-        return Fetched(host, self._stream.record_event())
+        return Fetched(host, _recorded(self._stream))
 
 
 AT_ONCE = SideStream()
@@ -69,4 +69,11 @@ AT_ONCE = SideStream()
 def wait_for(device: torch.device) -> None:
     """Wait until a device has done what this process asked for."""
     if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+        _recorded(torch.cuda.current_stream(device)).synchronize()
+
+
+def _recorded(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """What has come when all that a stream was given is done; to wait for it takes no core."""
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event

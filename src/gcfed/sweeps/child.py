@@ -95,8 +95,9 @@ def serve(
         torch.cuda.set_device(index)
     if sharing > 1 and device != "cpu":
         share_device()
-        compilers = max(available_cores() // sharing, 1)
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(compilers))
+        part = max(available_cores() // sharing, 1)
+        torch.set_num_threads(part)
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(part))
     Child(pipe).live()
 
 
