@@ -267,7 +267,7 @@ def _forward(setup: Setup, params: Tree, buffers: Tree, x: Inputs) -> Output:
 
 def _batch_size(setup: Setup) -> int:
     """On a CPU, so few images that what convolutions make of them stays in its caches."""
-    return 100 if setup.device.type == "cpu" and setup.model.has_convolutions else 2000
+    return 100 if setup.device.type == "cpu" and setup.model.convolutions else 2000
 
 
 def _is_local(setup: Setup, result: RoundResult) -> bool:
