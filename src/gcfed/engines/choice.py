@@ -5,12 +5,14 @@ from functools import partial
 from typing import NamedTuple
 
 from gcfed.core.model import Model
+from gcfed.core.precision import Precision
 from gcfed.engines.engine import Engine, FunctionEngine, Train
 from gcfed.engines.sequential import Sequential
 from gcfed.engines.shared_memory import can_share_memory
 from gcfed.engines.streams import Streams
 from gcfed.engines.vectorized import Fused, Vectorized
 from gcfed.engines.workers import Workers
+from gcfed.kernels.fitting import fits_model
 from gcfed.kernels.products import FEW
 from gcfed.processes import available_cores
 from gcfed.registry import Registry, hyper_parameters
@@ -39,10 +41,12 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(engine: Engine | Train | str, model: Model, batch_size: int) -> Choice:
+def choose(
+    engine: Engine | Train | str, model: Model, batch_size: int, precision: Precision = "auto"
+) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
     if engine == "auto":
-        return _auto(model, batch_size)
+        return _auto(model, batch_size, precision)
     if isinstance(engine, str):
         made = ENGINES.parse(engine)
         return Choice(_written(made), made, "as asked")
@@ -63,7 +67,7 @@ def _written(made: "partial[Engine]") -> str:
     return f"{name}({', '.join(given)})" if given else name
 
 
-def _auto(model: Model, batch_size: int) -> Choice:
+def _auto(model: Model, batch_size: int, precision: Precision) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
         if cores > 1 and can_share_memory():
@@ -72,7 +76,9 @@ def _auto(model: Model, batch_size: int) -> Choice:
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
         return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
-    if model.has_convolutions and batch_size > FEW:
+    if precision == "bf16" and batch_size > FEW and fits_model(model):
+        return _chosen(Fused, "convolutions are operators for all clients")
+    if model.convolutions and batch_size > FEW:
         return _chosen(Streams, "convolutions are fastest side by side")
     return _chosen(Vectorized, "products are fastest together")
 

@@ -121,7 +121,7 @@ class Setup:
     @cached_property
     def chosen(self) -> Choice:
         """Which engine trains this run, and why it is this one."""
-        return choose(self.engine, self.model, self.schedule.batch_size)
+        return choose(self.engine, self.model, self.schedule.batch_size, self.precision)
 
     @property
     def device(self) -> torch.device:
