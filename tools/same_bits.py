@@ -67,7 +67,8 @@ REAL = ("cifar10", "cifar100", "emnist(split='letters')", "tinyimagenet")
 def battery(data_dir: Path | None) -> dict[str, list[dict[str, Any]]]:
     """Settings by name; those of several runs are trained together."""
     runs: dict[str, list[dict[str, Any]]] = {}
-    for algorithm in (*gcfed.ALGORITHMS, *CHAINS):
+    alone = [name for name in gcfed.ALGORITHMS if name != "noise"]  # it needs clip_update
+    for algorithm in (*alone, *CHAINS):
         runs[f"algorithm {algorithm}"] = [{**BASE, "algorithm": algorithm}]
     for engine in ("sequential", "vectorized", "workers"):
         for algorithm in ("gcfed", "scaffold", "moon"):
