@@ -127,6 +127,17 @@ def test_what_has_no_bound_is_refused(algorithm, changes, said, run):
         run(algorithm, **changes)
 
 
+def test_noise_composes_with_every_algorithm_that_needs_the_mean_alone(all_registered, make_setup):
+    refused = []
+    for name, algorithm in all_registered.items():
+        if name not in ("clip_update", "noise"):
+            try:
+                make_setup(algorithm + PRIVATE)
+            except InputError:
+                refused.append(name)
+    assert refused == ["fedvarp"]
+
+
 def test_statistics_that_travel_are_refused(make_setup):
     module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 5))
     changes = {"module": module, "engine": "sequential"}
