@@ -37,7 +37,10 @@ BASE: dict[str, Any] = {
     "device": "cpu",
 }
 IMAGES = {"dataset": "synthetic(train=200, test=40, shape=(3, 16, 16))", "model": "cnn"}
-CHAINS = ("fedlc(tau=0.1) + gcfed", "scaffold + gcfed", "gcfed + fedadam", "fedadam + gcfed")
+CHAINS = (
+    *("fedlc(tau=0.1) + gcfed", "scaffold + gcfed", "gcfed + fedadam", "fedadam + gcfed"),
+    "scaffold + gcfed + clip_update(norm=0.3) + noise(multiplier=0.1)",
+)
 PARTITIONS = (
     *("iid", "dirichlet(alpha=0.05)", "dirichlet(mode='capped')", "dirichlet(mode='per_client')"),
     *("shards", "classes(k=3)", "quantity(sigma=1.5)"),
