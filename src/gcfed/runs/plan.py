@@ -4,6 +4,8 @@ import logging
 from collections.abc import Sequence
 
 from gcfed.config.build import Experiment
+from gcfed.config.settings import Config
+from gcfed.config.targets import GIVEN
 from gcfed.config.trial import note_on_batches
 from gcfed.results.captions import partition_caption, short
 
@@ -31,9 +33,19 @@ def plan(experiment: Experiment) -> list[str]:
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
         note_on_batches(schedule, sizes),
+        _note_on_loss(experiment),
         f"engine: {engine_of(experiment)}",
     ]
     return [line for line in lines if line]
+
+
+def _note_on_loss(experiment: Experiment) -> str:
+    """What is minimised and judged by, where it is not the cross-entropy of classes."""
+    loss = experiment.config.loss
+    if loss == Config().loss:
+        return ""
+    what = "of your own" if loss == GIVEN else loss
+    return f"loss: {what}; judged by {experiment.metric}"
 
 
 def _counted(number: int | None, thing: str) -> str:
