@@ -137,9 +137,9 @@ WRONG = {
     ),
     r"loss=MSELoss is a class: write loss=MSELoss\(\)": nn.MSELoss,
     "the loss gives one value for a batch": lambda out, y: F.cross_entropy(out, y),
-    r"the loss gives \[3, 3\] values for 3 examples.*broadcast": lambda out, y: (
-        out[:, :1] - y
-    ).square(),
+    r"the loss gives \[3, 3\] values for 3 examples.*broadcast": lambda out, y: F.mse_loss(
+        out[:, :1], y, reduction="none"
+    ),
     "unknown loss: 'cross_entropi'; did you mean 'cross_entropy'": "cross_entropi",
     r"cross_entropy\(label_smoothing=...\) is between 0 and 1": "cross_entropy(label_smoothing=2)",
     "the loss cannot read .* outputs of shape .3. and labels of shape .., where one": "mse",

@@ -65,7 +65,10 @@ def _try_metric(metric: AnyMetric, setup: Setup, logits: Tensor, y: Tensor) -> N
 def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) -> None:
     """Refuse a loss or a metric that does not give a number, or several, for each example."""
     try:
-        found: Any = function(logits, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch warns of is refused below
+            found: Any = function(logits, y)
+            alone: Any = function(logits[:1], y[:1])
     except Exception as error:
         shapes = f"logits of shape {list(logits.shape[1:])} and labels of {list(y.shape[1:])}"
         raise InputError(
@@ -77,11 +80,11 @@ def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) ->
             f"the {name} gives one value for a batch, where one for each example belongs: "
             "torch's losses do so with reduction='none'"
         )
-    if len(y) > 1 and found.numel() // len(y) != function(logits[:1], y[:1]).numel():
+    if found.numel() != len(y) * alone.numel():
         raise InputError(
-            f"the {name} gives {list(found.shape)} values for {len(y)} examples, more of them for "
-            f"an example the more there are: outputs of shape {list(logits.shape)} and labels of "
-            f"{list(y.shape)} were broadcast against each other"
+            f"the {name} gives {list(found.shape)} values for {len(y)} examples and "
+            f"{list(alone.shape)} for one: outputs of shape {list(logits.shape)} and labels of "
+            f"{list(y.shape)} were broadcast against each other, where one shape for both belongs"
         )
 
 
