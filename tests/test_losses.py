@@ -12,6 +12,7 @@ from torch import nn
 from gcfed import InputError, compare, fit, load_run, resume, run, sweep
 from gcfed.core.losses import named_loss, per_example
 from gcfed.core.metrics import Scale
+from gcfed.results.facts import facts
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -236,6 +237,7 @@ def test_a_regression_has_all_that_runs_have(numbers, tmp_path):
     made = load_run(tmp_path / "a")
     assert (made.config.loss, made.identity["loss"]) == ("mse", "mse")
     assert list(made.metrics) == ["r2", "loss"]
+    assert ("loss", "mse") in facts(made)
     assert made.predict(torch.zeros(2, 4)).shape == (2, 1)
     resume(tmp_path / "a", rounds=5)
     run(config.model_copy(update={"rounds": 5}), tmp_path / "b")
