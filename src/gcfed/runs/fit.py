@@ -11,7 +11,7 @@ from torch import nn
 from gcfed.config.build import Experiment, Given, build
 from gcfed.config.settings import make
 from gcfed.core.algorithm import Algorithm
-from gcfed.core.client import Loss
+from gcfed.core.losses import Loss
 from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
 from gcfed.data.datasets.user import dataset_from
@@ -25,7 +25,6 @@ from gcfed.runs.disk_memory import first_snapshot
 from gcfed.runs.plan import engine_of, plan
 from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate
-from gcfed.simulation.setup import cross_entropy
 
 if TYPE_CHECKING:
     from gcfed.figures import Picture
@@ -87,7 +86,7 @@ def fit(
     test: Any = None,
     *,
     algorithm: Algorithm | str = "gcfed",
-    loss: Loss = cross_entropy,
+    loss: Loss | str | None = None,
     metrics: Metrics | Sequence[str] | None = None,
     on_round: Callable[[Record], None] | None = None,
     progress: bool = True,
@@ -97,10 +96,12 @@ def fit(
 
     ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
     tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
-    a text or an `Algorithm`.  ``loss`` maps logits and labels to a number for each example.
-    ``metrics`` are names, or such functions and `Metric` objects by name.  ``module`` itself is
-    left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
-    run will do and how far it is.  A run that diverges raises `DivergedError`.
+    a text or an `Algorithm`.  ``loss`` is a text, a loss of torch's such as
+    ``nn.HuberLoss()``, or maps logits and labels to a number for each example; where it is left out
+    it is cross-entropy, or the squared error if labels are numbers.  ``metrics`` are names, or
+    such functions, `Metric` objects and those of torchmetrics by name.  ``module`` itself is left
+    as it is: the trained copy is the history's.  ``progress`` says on standard error what the run
+    will do and how far it is.  A run that diverges raises `DivergedError`.
     """
     _check(module, algorithm, on_round, progress, settings)
     doubled = any(weights.dtype == torch.float64 for weights in module.parameters())
@@ -109,6 +110,8 @@ def fit(
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm
+    if isinstance(loss, str):
+        settings["loss"], loss = loss, None
     if not isinstance(metrics, Mapping | Sequence | None):
         raise InputError(f"metrics are names, or functions by name; not {metrics!r:.200}")
     if metrics is not None and not isinstance(metrics, Mapping):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.lazy import in_turn
-from gcfed.core.metrics import Metrics, accuracy, as_metrics, loss
+from gcfed.core.metrics import BatchMetric, Metric, Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output, Stored
@@ -69,7 +69,10 @@ def begin_evaluation(
 
     Nothing is read before the last batch is through, so that an accelerator need not be waited for.
     """
-    metrics = as_metrics({"loss": loss(), **test.metrics})
+    found = as_metrics({"loss": loss(), **test.metrics})
+    metrics = {name: m for name, m in found.items() if isinstance(m, Metric)}
+    others = {name: m for name, m in found.items() if isinstance(m, BatchMetric)}
+    judged = [{n: m.begin(test.y.device) for n, m in others.items()} for _ in servers]
     sums = [torch.zeros((), dtype=torch.float64, device=test.y.device) for _ in servers]
     widths: list[int] = []
 
@@ -77,6 +80,8 @@ def begin_evaluation(
         columns = [m.columns(logits, y, setup.loss) for m in metrics.values()]
         widths[:] = map(len, columns)
         sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
+        for each in judged[i].values():
+            each.add(logits, y)
 
     visit_batches(setup, servers, test, add)
     fetched = side.fetch(torch.stack(sums) / len(test.y))
@@ -85,7 +90,8 @@ def begin_evaluation(
         means = [each.split(widths) for each in fetched.wait()]
         return [
             {name: m.result(part) for (name, m), part in zip(metrics.items(), parts, strict=True)}
-            for parts in means
+            | {name: each.result() for name, each in own.items()}
+            for parts, own in zip(means, judged, strict=True)
         ]
 
     return finish

@@ -62,6 +62,11 @@ class Dataset:
         return self.num_classes > 0 and self.train.y.ndim == 1
 
     @property
+    def num_outputs(self) -> int:
+        """How many numbers a model says of an example: one a class, or one a number of a label."""
+        return self.num_classes or self.train.y[:1].numel()
+
+    @property
     def pool(self) -> Pool:
         """The train examples, as a partition sees them."""
         labels = self.train.y.cpu().numpy() if self.has_classes else None
