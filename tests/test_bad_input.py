@@ -305,7 +305,6 @@ ARGUMENTS = {
     ),
     "the loss gives one value for a batch": lambda: tried(loss=nn.functional.cross_entropy),
     "the loss cannot read .*TypeError": lambda: tried(loss=3),
-    "the model gives a tuple, where a tensor": lambda: tried(nn.LSTM(3, 4), algorithm="fedavg"),
     "the parameter weight is on the device 'meta'": lambda: tried(nn.Linear(3, 4, device="meta")),
     "train: Cannot copy out of meta tensor": lambda: dataset_from(
         (torch.ones(9, device="meta"),) * 2

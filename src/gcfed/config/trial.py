@@ -35,14 +35,12 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> 
     server = start(setup).server
     try:
         logits = evaluation.predict(setup, server, x).logits
+    except InputError:
+        raise
     except Exception as error:
-        shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
         raise InputError(
-            f"the model cannot read an example of shape {shape[0]}: {_first_line(error)}"
-            f"{_advice(x)}"
+            f"the model cannot read an example of {_shapes(x)}: {_first_line(error)}{_advice(x)}"
         ) from error
-    if not isinstance(logits, torch.Tensor):
-        raise InputError(f"the model gives a {type(logits).__name__}, where a tensor belongs")
     classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
@@ -74,18 +72,23 @@ def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) ->
         )
 
 
+def _shapes(x: Inputs) -> str:
+    """The shape of an example, or those of its parts by name."""
+    if isinstance(x, Tensor):
+        return f"shape {list(x.shape[1:])}"
+    return " and ".join(f"{name} of shape {list(part.shape[1:])}" for name, part in x.items())
+
+
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def _advice(x: Inputs) -> str:
     """What to do about inputs of whole numbers, which a model that wants tokens alone can read."""
-    whole = [
-        str(v.dtype).removeprefix("torch.") for _, v in tree.leaves(x) if not v.is_floating_point()
-    ]
-    if not whole:
+    if isinstance(x, dict) or x.is_floating_point():
         return ""
-    return f". Its numbers are {whole[0]}: features are floats, so give x.astype('float32')"
+    dtype = str(x.dtype).removeprefix("torch.")
+    return f". Its numbers are {dtype}: features are floats, so give x.astype('float32')"
 
 
 def note_on_batches(schedule: Schedule, sizes: Tensor) -> str:

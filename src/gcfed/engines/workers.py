@@ -20,7 +20,7 @@ from gcfed.engines.worker_program import (
     WorkerBrief,
     trace,
 )
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 from gcfed.kernels.layout import ChannelsLast
 
 
@@ -150,7 +150,7 @@ def _brief(jobs: Sequence[Job]) -> tuple[WorkerBrief, Gradients | None]:
         except Exception as error:
             warnings.warn(
                 f"workers run each step as it is written, which is slower: tracing it failed with "
-                f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                f"{reason(error)}",
                 stacklevel=2,
             )
     brief = WorkerBrief(
