@@ -153,9 +153,7 @@ def test_a_model_no_vmap_can_run_is_trained_one_client_at_a_time(data):
         found = fit(module(Peeking), data, engine="vectorized", **SETTINGS)
     assert found.experiment.config.engine == "sequential"
     assert found.records == wanted.records
-    with pytest.warns(
-        UserWarning, match=r"as it is written.*numbers are read out of tensors"
-    ):
+    with pytest.warns(UserWarning, match=r"as it is written.*numbers are read out of tensors"):
         found = fit(module(Peeking), data, engine="workers(processes=1)", **SETTINGS)
     assert found["test_loss"] == pytest.approx(wanted["test_loss"])
 

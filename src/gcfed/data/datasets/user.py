@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcfed.core import tree
 from gcfed.core.types import Examples, Inputs, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.arrays import Collected
 from gcfed.data.datasets.collect import Columns, collect
 from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
+from gcfed.data.datasets.named_inputs import same_width
 from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
@@ -29,7 +31,7 @@ def dataset_from(
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
     transform: Transform | None = None,
-    columns: tuple[str, str] | None = None,
+    columns: tuple[str | tuple[str, ...], str] | None = None,
     client: str | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -40,7 +42,9 @@ def dataset_from(
     tensors, a Hugging Face dataset, or the path of an ``.npz`` or of a folder of images by class.
     A list of any of these holds the examples of one client each; so does, in a Hugging Face
     dataset, every value of the column ``client``.  Who holds what is then ``keys["client"]``.
-    ``columns`` names the inputs and labels of a Hugging Face dataset, if they must be named.
+    ``columns`` names the inputs and labels of a Hugging Face dataset, if they must be named:
+    ``(("input_ids", "attention_mask"), "labels")``, say.  Several inputs go to the model by these
+    names; texts of different lengths are padded.  A pair may have a dict of arrays as its inputs.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
     Without ``test``, every class (or every client, where they are known) gives ``test_fraction`` of
@@ -57,11 +61,14 @@ def dataset_from(
     checked("class_names", class_names, Sequence[str])
     if num_classes is not None:
         check_range("num_classes", checked("num_classes", num_classes, int), "at least 0")
-    x, y = checked("columns", columns, tuple[str, ...] | None) or (None, None)
+    texts = tuple[str | tuple[str, ...], ...] | None
+    x, y = checked("columns", columns, texts) or (None, None)
     train, test = _both(train, test)
     named = Columns(x, y, client)
     found = collect(train, "train", named)
     held = None if test is None else collect(test, "test", named)
+    if held is not None:
+        found, held = same_width([found, held])
     names = tuple(class_names) or found.class_names or _words(found.y)
     everything = _examples(found, names, "train")
     keys = {} if found.client is None else {"client": found.client}
@@ -71,7 +78,8 @@ def dataset_from(
         mask = _held_out(_groups(found, everything.y), test_fraction, seed)
         kept, tested = (everything.take(torch.from_numpy(m.nonzero()[0])) for m in (~mask, mask))
         keys = {name: values[~mask] for name, values in keys.items()}
-    if kept.x.shape[1:] != tested.x.shape[1:]:  # type: ignore[union-attr]
+    shapes = ([part.shape[1:] for _, part in tree.leaves(x)] for x in (kept.x, tested.x))
+    if len({tuple(each) for each in shapes}) > 1:
         raise InputError("train and test examples are of different shapes")
     if num_classes is None:
         num_classes = len(names) or _count(everything.y)
@@ -172,7 +180,7 @@ def _words(y: np.ndarray) -> tuple[str, ...]:
 
 
 def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
-    x = torch.from_numpy(np.require(found.x, requirements=["C", "W"]))
+    x = _tensors(found.x)
     if found.y.dtype.kind == "f":
         return Examples(x, torch.from_numpy(found.y.astype(np.float32)))
     y = found.y
@@ -188,6 +196,12 @@ def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
         bad = int(np.argmax(y < 0))
         raise InputError(f"{where} example {bad} has the label {y[bad]}; they count from 0")
     return Examples(x, torch.from_numpy(y.astype(np.int64)))
+
+
+def _tensors(x: np.ndarray | dict[str, np.ndarray]) -> Inputs:
+    if isinstance(x, dict):
+        return {name: torch.from_numpy(values) for name, values in x.items()}
+    return torch.from_numpy(np.require(x, requirements=["C", "W"]))
 
 
 def _is_class(y: Tensor) -> bool:
