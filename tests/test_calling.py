@@ -21,9 +21,13 @@ from gcfed import (
     load_run,
     run,
     simulate,
+    start,
 )
 from gcfed.core.types import Examples
 from gcfed.data import Dataset
+from gcfed.engines import Choice
+from gcfed.engines.vectorized import Vectorized
+from gcfed.simulation.evaluation import TestSet, visit_batches
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32", "registries")
@@ -143,6 +147,24 @@ def test_every_engine_trains_on_inputs_by_name(engine, precision, data):
     ):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=name)
     assert one["cka.new.head"][-1] == pytest.approx(other["cka.new.head"][-1], abs=0.05)
+
+
+def test_few_texts_are_judged_at_once(data):
+    """Each of their tokens may have the logits of a whole vocabulary."""
+    sizes, setup = [], fit(module(), data, engine="sequential", **SETTINGS).experiment.setup
+    server, test = start(setup).server, TestSet(*texts(150))
+    visit_batches(setup, [server], test, lambda i, logits, y: sizes.append(len(logits)))
+    assert sizes == [64, 64, 22]
+
+
+def test_a_model_that_vmap_cannot_run_is_no_case_for_auto(data, monkeypatch):
+    """Where auto takes vectorized, as it does on a GPU."""
+    chosen = Choice("vectorized", Vectorized, "products are fastest together")
+    monkeypatch.setattr("gcfed.engines.choice._auto", lambda *_: chosen)
+    assert fit(module(), data, **SETTINGS).experiment.config.engine == "vectorized"
+    with pytest.warns(UserWarning, match="a client at a time"):
+        found = fit(module(Peeking), data, **SETTINGS)
+    assert found.experiment.config.engine == "sequential"
 
 
 def test_a_model_no_vmap_can_run_is_trained_one_client_at_a_time(data):
