@@ -135,8 +135,10 @@ def test_several_inputs_come_by_name_or_as_one_dict():
         model(model.params, {**x, "type_ids": x["input_ids"]}, buffers={}, train=False)
 
 
-@pytest.mark.parametrize("engine", ["vectorized", "workers(processes=2)"])
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("engine", "precision"),
+    [("vectorized", "float32"), ("vectorized", "bf16"), ("workers(processes=1)", "float32")],
+)
 def test_every_engine_trains_on_inputs_by_name(engine, precision, data):
     settings = SETTINGS | {"precision": precision, "probes": ["cka"]}
     one = fit(module(), data, engine="sequential", **settings)
