@@ -17,7 +17,7 @@ def texts(topics: torch.Tensor, number: int) -> Dataset:
     return Dataset.from_dict({"input_ids": rows, "label": labels.tolist()})
 
 
-seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+seeds, rounds = map(int, sys.argv[1:] or (1, 10))
 torch.manual_seed(0)
 topics = torch.rand(8, 40).pow(4)
 topics[:, 0] = 0  # the word that pads
@@ -34,7 +34,7 @@ config = BertConfig(
     initializer_range=0.1,
 )
 bert = BertForSequenceClassification(config)
-settings = {"optimizer": "adamw", "lr": 0.002, "batch_size": 20, "epochs": 2, "rounds": 10}
+settings = {"optimizer": "adamw", "lr": 0.002, "batch_size": 20, "epochs": 2, "rounds": rounds}
 settings |= {"alpha": 0.3, "clients": 20, "engine": "sequential"}
 
 for name in ("fedavg", "gcfed"):

@@ -25,12 +25,12 @@ def next_word(logits: Tensor, y: Tensor) -> Tensor:
     return torch.nn.functional.cross_entropy(logits[:, :-1].mT, y[:, 1:], reduction="none")
 
 
-seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+seeds, rounds = map(int, sys.argv[1:] or (1, 10))
 torch.manual_seed(0)
 language = torch.rand(1, 40, 40).pow(8)
 language[..., 0] = 0  # the word that pads
 dialects = language * torch.rand(8, 40, 40).pow(4)
-settings = {"optimizer": "adamw", "lr": 0.01, "batch_size": 20, "epochs": 2, "rounds": 10}
+settings = {"optimizer": "adamw", "lr": 0.01, "batch_size": 20, "epochs": 2, "rounds": rounds}
 settings |= {"loss": next_word, "metrics": ["perplexity"], "engine": "sequential"}
 columns = (("input_ids",), "input_ids")  # the labels are the texts themselves
 test = texts(dialects, 400)
