@@ -307,7 +307,6 @@ ARGUMENTS = {
         loss=lambda logits, y: nn.functional.cross_entropy(logits, y)
     ),
     "the loss cannot read .*TypeError": lambda: tried(loss=3),
-    "the model gives a tuple, where a tensor": lambda: tried(nn.LSTM(3, 4), algorithm="fedavg"),
     "the parameter weight is on the device 'meta'": lambda: tried(nn.Linear(3, 4, device="meta")),
     "train: Cannot copy out of meta tensor": lambda: dataset_from(
         (torch.ones(9, device="meta"),) * 2

@@ -116,6 +116,19 @@ def test_mae_is_the_mean_absolute_error():
     assert named("mae").scale("mae") == Scale("mae", "lower")
 
 
+def test_tokens_with_the_label_minus_100_are_not_judged():
+    """Neither is an example that has no other: it does not enter the mean."""
+    y = torch.tensor([[1, 0, -100], [-100, -100, -100], [0, -100, -100]])
+    logits = nn.functional.one_hot(torch.tensor([[1, 1, 1], [0, 0, 0], [0, 1, 0]])).mT.double()
+    cross_entropy = nn.CrossEntropyLoss(reduction="none")
+    right, wrong = np.log(1 + np.exp(-1)), np.log(1 + np.exp(1))
+    assert value(named("accuracy"), logits, y) == (1 / 2 + 1) / 2
+    loss = value(named("loss"), logits, y, cross_entropy)
+    assert loss == pytest.approx(((right + wrong) / 2 + right) / 2)
+    assert value(named("perplexity"), logits, y, cross_entropy) == pytest.approx(np.exp(loss))
+    assert np.isnan(value(named("accuracy"), logits[1:2], y[1:2]))
+
+
 def test_of_a_plain_function_higher_is_better():
     found = as_metrics({"mine": squares, "loss": named("loss")})
     assert [found[name].better for name in found] == ["higher", "lower"]

@@ -47,6 +47,8 @@ def reason(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.msg} (line {error.lineno})"
     said = str(error).strip().split("\n")[0][:300]
+    if "data-dependent control flow" in said:  # torch goes on at length, and of itself
+        said = "numbers are read out of tensors, as .item() or an if does"
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if not (lines := traceback.extract_tb(error.__traceback__)):
         return what

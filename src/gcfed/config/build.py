@@ -46,9 +46,10 @@ from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry
 from gcfed.simulation import evaluation
 from gcfed.simulation.evaluation import Record, TestSet
+from gcfed.simulation.rehearsal import with_able_engine
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import AT_ONCE, SideStream
-from gcfed.simulation.snapshot import RoundResult
+from gcfed.simulation.snapshot import RoundResult, start
 
 T = TypeVar("T")
 
@@ -157,6 +158,8 @@ def build(
         probe.check(setup)
     metrics = metrics_for(config, names["loss"], dataset, given.metrics)
     try_model(setup, dataset, metrics)
+    if setup.chosen.make().pads:  # if it cannot train the model, the config names another
+        setup = with_able_engine(setup, start(setup).server, 0)
     warn_of_small_clients(setup.schedule, partition.sizes)
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),

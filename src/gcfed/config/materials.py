@@ -8,12 +8,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from gcfed.core import keys
+from gcfed.core import keys, tree
+from gcfed.core.types import Stored
 from gcfed.data import DATASETS, Dataset, data_dir
 from gcfed.errors import InputError, made
 from gcfed.models import MODELS
 
 T = TypeVar("T")
+
+Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
+"""The shape of an example: of its tensor, or of each of several by name."""
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
@@ -43,7 +47,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
 
 
 def make_module(
-    text: str, shape: Any, num_classes: int, *, dtype: torch.dtype, seed: int = 0
+    text: str, shape: Shape, num_classes: int, *, dtype: torch.dtype, seed: int = 0
 ) -> nn.Module:
     """The model that ``text`` names, its weights drawn by a seed whatever torch's defaults are."""
     make, default = MODELS.parse(text), torch.get_default_dtype()
@@ -58,11 +62,22 @@ def make_module(
 
 def module_for(text: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
     """The model that ``text`` names, made to read the examples of a data set."""
-    x = dataset.train.x
-    if isinstance(x, dict):
-        raise InputError(f"model {text} reads one tensor; this data set has several")
-    shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
+    shape, dtype = example_shape(dataset.train.x), weights_dtype(dataset.train.x)
     return make_module(text, shape, dataset.num_outputs, dtype=dtype, seed=seed)
+
+
+def example_shape(x: Stored) -> Shape:
+    """The shape of one of the examples ``x``."""
+    if isinstance(x, dict):
+        return {name: tuple(part.shape[1:]) for name, part in x.items()}
+    return tuple(x.shape[1:])
+
+
+def weights_dtype(x: Stored) -> torch.dtype:
+    """The dtype of a model that reads ``x``: that of its real numbers, or float32."""
+    return next(
+        (part.dtype for _, part in tree.leaves(x) if part.is_floating_point()), torch.float32
+    )
 
 
 def read_dataset(text: str, folder: str | Path | None) -> Dataset:

@@ -28,14 +28,13 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
     server = start(setup).server
     try:
         logits = evaluation.predict(setup, server, x).logits
+    except InputError:
+        raise
     except Exception as error:
-        shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
         raise InputError(
-            f"the model cannot read an example of shape {shape[0]}: {_first_line(error)}"
+            f"the model cannot read an example of {_shapes(x)}: {_first_line(error)}"
             f"{_advice(x, next(iter(server.params.values())).dtype)}"
         ) from error
-    if not isinstance(logits, torch.Tensor):
-        raise InputError(f"the model gives a {type(logits).__name__}, where a tensor belongs")
     classes = is_cross_entropy(setup.loss) and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
@@ -89,6 +88,13 @@ def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) ->
         )
 
 
+def _shapes(x: Inputs) -> str:
+    """The shape of an example, or those of its parts by name."""
+    if isinstance(x, Tensor):
+        return f"shape {list(x.shape[1:])}"
+    return " and ".join(f"{name} of shape {list(part.shape[1:])}" for name, part in x.items())
+
+
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
@@ -105,11 +111,10 @@ def _advice(x: Inputs, wanted: torch.dtype) -> str:
 
     Whole numbers only a model that wants tokens can read.
     """
-    others = [_name(v.dtype) for _, v in tree.leaves(x) if v.dtype != wanted]
-    if not others:
+    if isinstance(x, dict) or x.dtype == wanted:
         return ""
     weights = "features are floats" if wanted == torch.float32 else f"weights are {_name(wanted)}"
-    return f". Its numbers are {others[0]}: {weights}, so give x.astype('{_name(wanted)}')"
+    return f". Its numbers are {_name(x.dtype)}: {weights}, so give x.astype('{_name(wanted)}')"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcfed.core.ignored import example_means
 from gcfed.core.losses import as_labels, per_example
 from gcfed.errors import InputError
 from gcfed.registry import Registry
@@ -75,12 +76,21 @@ class Metric:
         return Scale(name, self.better, self.percent)
 
     def columns(self, logits: Tensor, y: Tensor, loss: PerExample) -> tuple[Tensor, ...]:
-        """What is to be averaged over examples: a column for each of the means of `final`."""
-        values = (self.of or loss)(logits, y).reshape(len(y), -1).double()
-        return (values.mean(1),) if self.of is None or self.final is None else values.unbind(1)
+        """What is to be averaged over examples: a column for each of the means of `final`.
+
+        The first column, before these, says which examples count: all but those whose labels are
+        all ignored (see `gcfed.core.ignored`).
+        """
+        values = (self.of or loss)(logits, y).double()
+        everything = torch.ones(len(y), dtype=torch.float64, device=values.device)
+        if self.of is not None and self.final is not None:
+            return (everything, *values.reshape(len(y), -1).unbind(1))
+        means, counted = example_means(values, y)
+        return everything if counted is None else counted.double(), means
 
     def result(self, means: Tensor) -> float:
-        """The value of the metric, of the means of its columns."""
+        """The value of the metric, of the means of its columns over all examples."""
+        means = means[1:] / means[0]
         return (means if self.final is None else self.final(means)).item()
 
 

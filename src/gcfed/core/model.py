@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.parameter import UninitializedParameter
 
 from gcfed.core import keys, tree
+from gcfed.core.calling import arguments, output
 from gcfed.core.centralization import centralized_names
 from gcfed.core.description import Description, described
 from gcfed.core.dropout import KeyedDropout, key_dropout
@@ -33,6 +34,9 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 class Model:
     """Wraps a copy of ``module``, which reads a batch's x and returns logits or an `Output`.
+
+    Several inputs come by name where its ``forward`` takes their names, else as one dict.  Logits
+    may also come as ``returned.logits``, as ``returned["logits"]`` or first in a tuple.
 
     - ``params``, ``buffers``: its values at the start; parameters that need no gradient stay fixed,
       tied ones go by the first of their names.
@@ -97,8 +101,8 @@ class Model:
             buffers = tree.map(torch.clone, buffers)  # modules write into them
             keys = self._dropout_keys(key)
         with self._watch(train) as seen:
-            out = functional_call(self._shells[train], {**params, **buffers, **keys}, (x,))
-        out = out if isinstance(out, Output) else Output(out)
+            shell, values = self._shells[train], {**params, **buffers, **keys}
+            out = output(functional_call(shell, values, *arguments(shell, x)))
         if out.features is None and seen:
             out = out._replace(features=seen[-1])
         return out, buffers
@@ -160,10 +164,13 @@ class Model:
         found: Tree = {}
 
         def keep(name: str, module: nn.Module, args: Any, out: Any) -> None:
+            if module is whole:
+                out = output(out).logits
             for _, tensor in islice(tree.leaves(out), 1):
                 found[name] = tensor.clone()  # the next module may write into it
 
-        modules = dict(self._shells[False].named_modules())
+        whole = self._shells[False]
+        modules = dict(whole.named_modules())
         with ExitStack() as hooks:
             for name, path in layers.items():
                 if path not in modules:

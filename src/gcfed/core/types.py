@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.ignored import example_means
 from gcfed.core.lazy import Inputs as Inputs, Stored as Stored
 from gcfed.core.roles import Role
 from gcfed.core.tree import State, Tree
@@ -65,10 +66,12 @@ class Batch(NamedTuple):
     def mean(self, values: Tensor) -> Tensor:
         """Average over the examples that are not padding.
 
-        An example of several values (one per token, say) first becomes their mean.
+        An example of several values (one per token, say) first becomes the mean of those whose
+        labels count, and is left out if none does: see `gcfed.core.ignored`.
         """
-        values = values.reshape(len(self.mask), -1).mean(1)
-        return torch.where(self.mask, values, 0.0).sum() / self.mask.sum().clamp_min(1)
+        means, counted = example_means(values, self.y)
+        mask = self.mask if counted is None else self.mask & counted
+        return torch.where(mask, means, 0.0).sum() / mask.sum().clamp_min(1)
 
 
 class Upload(NamedTuple):

@@ -20,7 +20,7 @@ from gcfed.engines.worker_program import (
     WorkerBrief,
     trace,
 )
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 from gcfed.kernels.layout import ChannelsLast
 from gcfed.processes import WorkerPool, available_cores, can_fork, fork
 
@@ -152,7 +152,7 @@ def _brief(jobs: Sequence[Job]) -> tuple[WorkerBrief, Gradients | None]:
         except Exception as error:
             warnings.warn(
                 f"workers run each step as it is written, which is slower: tracing it failed with "
-                f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                f"{reason(error)}",
                 stacklevel=2,
             )
     brief = WorkerBrief(

@@ -12,7 +12,7 @@ from torch import nn
 from gcfed.algorithms import ALGORITHMS
 from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis.costs import AlgorithmCost, MakeModule, cost
-from gcfed.config.materials import make_module, read_dataset
+from gcfed.config.materials import example_shape, make_module, read_dataset, weights_dtype
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.lazy import loaded
@@ -160,10 +160,7 @@ def _maker(model: str | nn.Module, x: Inputs, num_classes: int) -> MakeModule:
         given = model
         return lambda device: copy.deepcopy(given).to(device)
     MODELS.parse(model)  # what is misspelt is no fault of an algorithm
-    if isinstance(x, dict):
-        raise InputError(f"model {model} reads one tensor; this data set has several")
-    shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
-    text = model
+    shape, dtype, text = example_shape(x), weights_dtype(x), model
     return lambda device: make_module(text, shape, num_classes, dtype=dtype)
 
 

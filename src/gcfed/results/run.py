@@ -15,11 +15,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gcfed.config.identity import normalised
-from gcfed.config.materials import load_weights, make_module, read_dataset
+from gcfed.config.materials import Shape, load_weights, make_module, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config, make, read
+from gcfed.core import tree
+from gcfed.core.calling import called
 from gcfed.core.metrics import Scale, named
-from gcfed.core.types import Transform
+from gcfed.core.types import Inputs, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.display import html_table
 from gcfed.errors import InputError
@@ -160,18 +162,20 @@ class Run:
         return self._module(best.path)
 
     def logits(self, x: Any) -> Tensor:
-        """What the model says of raw examples, a tensor or an array as its data set has them."""
-        parts, model = torch.split(torch.as_tensor(x), BATCH), self.model
-        self._warn_of_scale(torch.as_tensor(x))
+        """What the model says of raw examples, arrays or tensors as its data set has them."""
+        whole, model = _tensors(x), self.model
+        sizes = [len(part) for _, part in tree.leaves(whole)]
+        parts = [tree.take(whole, slice(i, i + BATCH)) for i in range(0, max(*sizes, 1), BATCH)]
+        if isinstance(whole, Tensor):
+            self._warn_of_scale(whole)
         try:
             with torch.no_grad():
-                return torch.cat([model(self._read(part)) for part in parts])
+                return torch.cat([called(model, self._read(part)).logits for part in parts])
         except (RuntimeError, ValueError, IndexError) as error:
-            took, wanted = list(torch.as_tensor(x).shape), self._about["shape"]
+            took, wanted = tree.map(lambda v: list(v.shape), whole), _with_n(self._about["shape"])
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(
-                f"the model of {self.path} takes examples of shape {['n', *wanted]}; not {took}: "
-                f"{reason}"
+                f"the model of {self.path} takes examples of shape {wanted}; not {took}: {reason}"
             ) from error
 
     def predict(self, x: Any) -> Tensor:
@@ -206,7 +210,7 @@ class Run:
     def _module(self, path: Path) -> nn.Module:
         load_plugins(self.config.plugins)
         about = self._about
-        shape, dtype = tuple(about["shape"]), getattr(torch, about["dtype"])
+        shape, dtype = _tuples(about["shape"]), getattr(torch, about["dtype"])
         module = make_module(about["model"], shape, num_outputs(about), dtype=dtype)
         load_weights(module, path)
         return module.eval()
@@ -221,7 +225,7 @@ class Run:
                 stacklevel=4,
             )
 
-    def _read(self, x: Tensor) -> Any:
+    def _read(self, x: Inputs) -> Inputs:
         return x if self._transform is None else self._transform(x, None)
 
     @cached_property
@@ -242,6 +246,22 @@ class Run:
             raise InputError(f"{self.path} holds no weights yet: its run has not ended")
         refuse_changed(self, path)
         return read_about(path)
+
+
+def _tensors(x: Any) -> Inputs:
+    if isinstance(x, Mapping):
+        return {name: torch.as_tensor(part) for name, part in x.items()}
+    return torch.as_tensor(x)
+
+
+def _tuples(shape: Any) -> Shape:
+    """The shape of an example as JSON has it, made of tuples again."""
+    return {n: tuple(s) for n, s in shape.items()} if isinstance(shape, dict) else tuple(shape)
+
+
+def _with_n(shape: Any) -> Any:
+    """The shape of an example as that of several."""
+    return {n: ["n", *s] for n, s in shape.items()} if isinstance(shape, dict) else ["n", *shape]
 
 
 def read_about(path: Path) -> dict[str, Any]:

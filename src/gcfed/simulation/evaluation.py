@@ -274,7 +274,13 @@ def _forward(setup: Setup, params: Tree, buffers: Tree, x: Inputs) -> Output:
 
 
 def _batch_size(setup: Setup) -> int:
-    """On a CPU, so few images that what convolutions make of them stays in its caches."""
+    """On a CPU, so few images that what convolutions make of them stays in its caches.
+
+    Of texts there are few anywhere, since each of their tokens may have as many logits as there are
+    words.
+    """
+    if isinstance(setup.data.x, dict) or setup.data.y.ndim > 1:
+        return 64
     return 100 if setup.device.type == "cpu" and setup.model.convolutions else 2000
 
 

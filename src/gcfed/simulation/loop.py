@@ -68,9 +68,12 @@ def simulate_together(
     first = after[0].round + 1 if after else 0
     states: dict[int, Position] = dict(enumerate(after or map(start, setups)))
     draws = Draws(setups)
+    if first < setups[0].schedule.rounds:
+        with naming_hooks(setups[0].algorithm):
+            able = rehearse(setups[0], states[0].server, first)
+        if able is not setups[0]:
+            setups = [replace(setup, engine=able.engine) for setup in setups]
     with setups[0].chosen.make() as engine, naming_hooks(setups[0].algorithm):
-        if first < setups[0].schedule.rounds:
-            rehearse(setups[0], states[0].server, first, mapped=engine.pads)
         for t in range(first, setups[0].schedule.rounds):
             while True:
                 try:

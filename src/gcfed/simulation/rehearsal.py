@@ -1,46 +1,73 @@
 """A trial step before the first round, in which every hook of an algorithm is checked."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Job, Trained
-from gcfed.core.hook_checks import with_checked_hooks
+from gcfed.core.hook_checks import DEVICE_ERROR, with_checked_hooks
 from gcfed.core.memory import HostStore
 from gcfed.core.server import Server
 from gcfed.engines.engine import FunctionEngine
 from gcfed.engines.graphs import eagerly
 from gcfed.engines.lineup import Lineup
 from gcfed.engines.sequential import Sequential
-from gcfed.errors import DivergedError
+from gcfed.errors import DivergedError, reason
 from gcfed.population.faults import NO_FAULTS
 from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import Clients
 
 
-def rehearse(setup: Setup, server: Server, t: int, *, mapped: bool) -> None:
+def rehearse(setup: Setup, server: Server, t: int) -> Setup:
     """Refuse an algorithm with a hook that is wrong; nothing is changed.
 
-    One client takes the first step of its round ``t``, under ``vmap`` if ``mapped``, and the server
-    takes it in.  FedAvg does so first, so that what fails for it is known to be the model's fault
-    or the loss's.
+    One client takes the first step of its round ``t``, under ``vmap`` if the engine uses it, and
+    the server takes it in.  FedAvg does so first, so that what fails for it is known to be the
+    model's fault or the loss's.  What is given is the setup, with an engine that can train it.
     """
-    _try_step(setup, server._replace(state={}), t, Algorithm(), mapped)
-    _try_step(setup, server, t, with_checked_hooks(setup.algorithm), mapped)
+    setup = with_able_engine(setup, server, t)
+    _try_step(setup, server, t, with_checked_hooks(setup.algorithm))
+    return setup
 
 
-def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm, mapped: bool) -> None:
+def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
+    """The setup as it is, or with the engine `Sequential` where its own cannot train the model.
+
+    ``vmap`` cannot run a model that reads a number out of a tensor, as ``.item()`` and ``if`` do.
+    """
+    first = partial(_try_step, server=server._replace(state={}), t=t, algorithm=Algorithm())
+    try:
+        first(setup)
+        return setup
+    except (torch.OutOfMemoryError, DEVICE_ERROR):
+        raise
+    except Exception as error:
+        if not setup.chosen.make().pads:
+            raise
+        able = replace(setup, engine=Sequential.name)
+        first(able)  # what is wrong with the model itself shows here
+        warnings.warn(
+            f"the {setup.chosen.name} engine cannot train this model, so the sequential one does, "
+            f"a client at a time: {reason(error)}",
+            stacklevel=3,
+        )
+        return able
+
+
+def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm) -> None:
     trial = replace(setup, algorithm=algorithm, faults=NO_FAULTS, keep=frozenset())
     server = tree.map(torch.clone, server)  # a hook may change what it is given
     nobody = Clients(HostStore(), HostStore(), HostStore())
     (client, *_) = trial.population.sample(t) or [0]
     plan = trial.population.plan(t, client).first(1)
-    engine = FunctionEngine(_train_mapped) if mapped else Sequential()
+    engine = FunctionEngine(_train_mapped) if setup.chosen.make().pads else Sequential()
     with suppress(DivergedError):  # the round itself will tell
         run_round(trial, server, nobody, t, [client], [plan], engine=engine)
 

@@ -5,6 +5,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from inspect import isfunction
 from typing import Any
@@ -43,8 +44,8 @@ def check(algorithm: Algorithm) -> list[str]:
     A hook that is wrong, so that no law can be tried, is an `InputError` that names it.
     """
     setup = _setup(algorithm)
-    for mapped in (False, True):
-        rehearse(setup, start(setup).server, 0, mapped=mapped)
+    for engine in ("sequential", "vectorized"):
+        rehearse(replace(setup, engine=engine), start(setup).server, 0)
     broken: list[str] = []
     for law in LAWS:
         try:

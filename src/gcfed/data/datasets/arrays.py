@@ -12,9 +12,12 @@ _CHANNELS = (1, 3, 4)
 
 
 class Collected(NamedTuple):
-    """``x`` on its first axis by example; ``y`` numbers or words; ``client`` who holds which."""
+    """``x`` on its first axis by example; ``y`` numbers or words; ``client`` who holds which.
 
-    x: np.ndarray | LazyInputs
+    Several inputs are arrays by name.
+    """
+
+    x: np.ndarray | LazyInputs | dict[str, np.ndarray]
     y: np.ndarray
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None

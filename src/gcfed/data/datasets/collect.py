@@ -18,6 +18,13 @@ from gcfed.data.datasets.arrays import (
     narrowed,
 )
 from gcfed.data.datasets.lazy_items import RANDOM, Lazy, joined_lazily, lazily, targets
+from gcfed.data.datasets.named_inputs import (
+    RowTable,
+    from_columns,
+    is_named_pair,
+    joined,
+    text_columns,
+)
 from gcfed.data.datasets.own_files import folder_of_images
 from gcfed.data.datasets.own_tables import (
     FILES,
@@ -34,9 +41,9 @@ from gcfed.data.seeding import drawn_since, states
 from gcfed.errors import InputError, reason, unknown
 
 FORMS = (
-    "a dataset whose items are pairs of image and label, a pair of arrays, a data frame, a Hugging "
-    "Face dataset, the path of an .npz, a .csv, a .parquet or a folder of images by class, or a "
-    "list of any of these, one a client"
+    "a dataset whose items are pairs of image and label, a pair of arrays (the first may be a dict "
+    "of several by name), a data frame, a Hugging Face dataset, the path of an .npz, a .csv, a "
+    ".parquet or a folder of images by class, or a list of any of these, one a client"
 )
 
 _INPUTS = ("image", "img", "x", "pixel_values", "features")
@@ -44,9 +51,12 @@ _LABELS = ("label", "labels", "y", "target", "fine_label")
 
 
 class Columns(NamedTuple):
-    """The columns of a table that hold inputs and labels (found by themselves) and the client."""
+    """The columns of a table that hold inputs and labels (found by themselves) and the client.
 
-    x: str | None = None
+    Several inputs keep the names of their columns.
+    """
+
+    x: str | tuple[str, ...] | None = None
     y: str | None = None
     client: str | None = None
 
@@ -66,10 +76,14 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     elif is_frame(source):
         y = columns.y or _usual_label(source, where)
         found = from_frame(source, where, columns.x, y, columns.client)
+    elif is_named_pair(source):
+        found = from_columns(source[0], source[1], where)
     elif isinstance(source, str | Path):
         found = folder_of_images(Path(source))
     elif _is_table(source.dataset if isinstance(source, Lazy) else source):
         found = _from_table(source, where, columns)
+    elif RowTable.suits(source):
+        found = _from_table(RowTable(source), where, columns)
     elif _is_by_client(source):
         _refuse_broken_pair(source)
         return _by_client(source, columns)
@@ -94,6 +108,10 @@ def _is_map_style(source: Any) -> bool:
 
 
 def _check(found: Collected, where: str) -> None:
+    if isinstance(found.x, dict):
+        for x in found.x.values():
+            _check(found._replace(x=x), where)
+        return
     for what, values in (("examples", found.x), ("labels", found.y)):
         if 0 in values.shape[1:]:
             raise InputError(f"{where}: {what} of shape {list(values.shape[1:])} hold nothing")
@@ -114,11 +132,13 @@ def _check(found: Collected, where: str) -> None:
 
 
 def _is_pair_of_arrays(source: Any) -> bool:
-    return isinstance(source, tuple) and _is_data_of_client(source)
+    return isinstance(source, tuple) and _is_data_of_client(source) and not is_named_pair(source)
 
 
 def _is_data_of_client(item: Any) -> bool:
     """Whether an item of a list is two arrays: the inputs and labels of a client."""
+    if is_named_pair(item):
+        return np.ndim(item[1]) > 0
     return (
         isinstance(item, list | tuple)
         and len(item) == 2
@@ -151,17 +171,16 @@ def _is_of_numbers(part: Any) -> bool:
 def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
     pairs = [tuple(part) if _is_data_of_client(part) else part for part in parts]
     found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
-    shapes = {tuple(part.x.shape[1:]) for part in found}
+    client = np.repeat(np.arange(len(found)), [len(part.y) for part in found])
+    if any(isinstance(part.x, dict) for part in found):
+        return joined(found, client)
+    inputs = [part.x for part in found if not isinstance(part.x, dict)]
+    shapes = {tuple(x.shape[1:]) for x in inputs}
     if len(shapes) > 1:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
-    arrays = [part.x for part in found if isinstance(part.x, np.ndarray)]
-    in_memory = len(arrays) == len(found)
-    return Collected(
-        np.concatenate(arrays) if in_memory else joined_lazily([part.x for part in found]),
-        np.concatenate([part.y for part in found]),
-        found[0].class_names,
-        np.repeat(np.arange(len(found)), [len(part.y) for part in found]),
-    )
+    arrays = [x for x in inputs if isinstance(x, np.ndarray)]
+    x = np.concatenate(arrays) if len(arrays) == len(inputs) else joined_lazily(inputs)
+    return Collected(x, np.concatenate([part.y for part in found]), found[0].class_names, client)
 
 
 def _from_items(source: Any, where: str) -> Collected:
@@ -215,14 +234,19 @@ def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
 def _from_table(source: Any, where: str, columns: Columns) -> Collected:
     """A Hugging Face dataset, or what has its features, column names and rows."""
     table = source.dataset if isinstance(source, Lazy) else source
-    x = columns.x or _column(table, "Image", _INPUTS, where)
+    x = columns.x or text_columns(table.column_names) or _column(table, "Image", _INPUTS, where)
     y = columns.y or _column(table, "ClassLabel", _LABELS, where)
-    for name in (x, y, *filter(None, [columns.client])):
+    several = () if isinstance(x, str) else tuple(x)
+    for name in (*(several or [x]), y, *filter(None, [columns.client])):
         if name not in table.column_names:
             raise unknown(f"column of the {where} data", name, table.column_names)
-    found = _read(source, partial(_row, table, x, y), partial(_labels, table, y), where)
     names = tuple(getattr(table.features[y], "names", ()))
     client = np.asarray(list(table[columns.client])) if columns.client else None
+    if isinstance(x, str):
+        found = _read(source, partial(_row, table, x, y), partial(_labels, table, y), where)
+    else:
+        inputs = {name: list(table[name]) for name in several}
+        found = from_columns(inputs, list(table[y]), where, y_is_text=y in several)
     return found._replace(class_names=names, client=client)
 
 

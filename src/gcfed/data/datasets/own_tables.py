@@ -50,13 +50,15 @@ def from_bunch(bunch: Mapping[str, Any], where: str) -> Collected:
     return found._replace(class_names=() if names is None else tuple(map(str, names)))
 
 
-def from_frame(frame: Any, where: str, x: str | None, y: str, client: str | None) -> Collected:
+def from_frame(
+    frame: Any, where: str, x: str | tuple[str, ...] | None, y: str, client: str | None
+) -> Collected:
     """A data frame: labels in the column ``y``, and inputs in all others, or in ``x`` alone."""
-    names = list(frame.columns)
-    for name in filter(None, (x, y, client)):
+    names, chosen = list(frame.columns), (x,) if isinstance(x, str) else x or ()
+    for name in filter(None, (*chosen, y, client)):
         if name not in names:
             raise unknown(f"column of the {where} data", name, map(str, names))
-    inputs = [x] if x else [name for name in names if name not in (y, client)]
+    inputs = list(chosen) or [name for name in names if name not in (y, client)]
     features = _features(frame, inputs, where)
     found = from_arrays((features, _column(frame[y])), where)
     holders = None if client is None else as_array(_column(frame[client]), f"{where}: client")

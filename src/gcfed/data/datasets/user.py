@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcfed.core import tree
 from gcfed.core.lazy import LazyInputs, Stored, loaded
-from gcfed.core.types import Examples, Transform
+from gcfed.core.types import Examples, Inputs, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.arrays import Collected
 from gcfed.data.datasets.collect import Columns, collect
 from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
+from gcfed.data.datasets.named_inputs import same_width
 from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
@@ -35,7 +37,7 @@ def dataset_from(
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
     transform: Transform | None = None,
-    columns: tuple[str | None, str] | None = None,
+    columns: tuple[str | tuple[str, ...] | None, str] | None = None,
     client: str | None = None,
     dtype: torch.dtype = torch.float32,
     test_fraction: float = 0.2,
@@ -48,7 +50,10 @@ def dataset_from(
     ``.parquet`` or of a folder of images by class.  A list of any of these holds the examples of
     one client each; so does, in a table, every value of the column ``client``.  Who holds what is
     then ``keys["client"]``.  ``columns`` names the columns of a table that hold inputs and labels,
-    if they must be named; the inputs of a data frame are all others where None is in their place.
+    if they must be named: ``(("input_ids", "attention_mask"), "labels")``, say; the inputs of a
+    data frame are all others where None is in their place.  Several inputs go to the model by
+    these names; texts of different lengths are padded.  A pair may have a dict of arrays as its
+    inputs.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
     Other numbers that are not whole become ``dtype``.  Without ``test``, every class (or every
@@ -66,13 +71,16 @@ def dataset_from(
     checked("class_names", class_names, Sequence[str])
     if num_classes is not None:
         check_range("num_classes", checked("num_classes", num_classes, int), "at least 0")
-    x, y = checked("columns", columns, tuple[str | None, ...] | None) or (None, None)
+    texts = tuple[str | tuple[str, ...] | None, ...] | None
+    x, y = checked("columns", columns, texts) or (None, None)
     train, test = _both(train, test)
     named = Columns(x, y, client)
     if dtype not in FLOATS:
         raise InputError(f"dtype is torch.float32 or torch.float64; not {dtype!r:.200}")
     found = collect(train, "train", named)
     held = None if test is None else collect(test, "test", named)
+    if held is not None:
+        found, held = same_width([found, held])
     names = tuple(class_names) or found.class_names or _words(found.y)
     everything = _examples(found, names, "train", dtype)
     keys = {} if found.client is None else {"client": found.client}
@@ -82,7 +90,8 @@ def dataset_from(
         mask = _held_out(_groups(found, everything.y), test_fraction, seed)
         kept, tested = (everything.take(torch.from_numpy(m.nonzero()[0])) for m in (~mask, mask))
         keys = {name: values[~mask] for name, values in keys.items()}
-    if kept.x.shape[1:] != tested.x.shape[1:]:  # type: ignore[union-attr]
+    shapes = ([part.shape[1:] for _, part in tree.leaves(x)] for x in (kept.x, tested.x))
+    if len({tuple(each) for each in shapes}) > 1:
         raise InputError("train and test examples are of different shapes")
     if num_classes is None:
         num_classes = len(names) or _count(everything.y)
@@ -188,9 +197,8 @@ def _words(y: np.ndarray) -> tuple[str, ...]:
 
 
 def _examples(found: Collected, names: tuple[str, ...], where: str, dtype: torch.dtype) -> Examples:
-    x = found.x if isinstance(found.x, LazyInputs) else _tensor(found.x)
-    if x.is_floating_point():
-        x = x.to(dtype)
+    x: Stored = found.x if isinstance(found.x, LazyInputs) else _tensors(found.x)
+    x = tree.map(lambda v: v.to(dtype) if v.is_floating_point() else v, x)
     if found.y.dtype.kind == "f":
         return Examples(x, torch.from_numpy(found.y.astype(FLOATS[dtype])))
     y = found.y
@@ -208,7 +216,9 @@ def _examples(found: Collected, names: tuple[str, ...], where: str, dtype: torch
     return Examples(x, torch.from_numpy(y.astype(np.int64)))
 
 
-def _tensor(x: np.ndarray) -> Tensor:
+def _tensors(x: np.ndarray | dict[str, np.ndarray]) -> Inputs:
+    if isinstance(x, dict):
+        return {name: torch.from_numpy(values) for name, values in x.items()}
     return torch.from_numpy(np.require(x, requirements=["C", "W"]))
 
 

@@ -1,0 +1,148 @@
+"""Texts as people hold them: several columns by name, rows of different lengths, labels of -100."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gcfed import InputError, fit
+from gcfed.data import dataset_from
+
+pytest_plugins = ["running"]
+
+IDS = [[5, 1, 2], [4], [3, 6], [2, 2, 2]] * 3
+KINDS = [0, 1, 1, 0] * 3
+
+
+class Table:
+    """What a Hugging Face dataset has: features, names of columns, and rows."""
+
+    def __init__(self, **columns):
+        self.columns, self.column_names = columns, list(columns)
+        kinds = SimpleNamespace(names=["short", "long"])
+        self.features = {name: kinds if name == "label" else None for name in columns}
+
+    def __len__(self):
+        return len(self.columns["input_ids"])
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return self.columns[key]
+        return {name: values[key] for name, values in self.columns.items()}
+
+
+def test_texts_of_different_lengths_are_padded_and_masked():
+    data = dataset_from(Table(input_ids=IDS, label=KINDS), Table(input_ids=[[1] * 5], label=[1]))
+    x, y = data.train
+    assert {name: v.dtype for name, v in x.items()} == dict.fromkeys(
+        ("input_ids", "attention_mask"), torch.int64
+    )
+    assert x["input_ids"][:2].tolist() == [[5, 1, 2, 0, 0], [4, 0, 0, 0, 0]]
+    assert x["attention_mask"].sum(1).tolist() == [3, 1, 2, 3] * 3
+    assert y.tolist() == KINDS and data.class_names == ("short", "long")
+    assert data.test.x["input_ids"].shape == (1, 5)
+
+
+def test_columns_of_a_tokenizer_are_found_and_others_left_out():
+    mask = [[1] * len(row) for row in IDS]
+    table = Table(text=["a"] * 12, input_ids=IDS, attention_mask=mask, label=KINDS)
+    data = dataset_from(table)
+    assert list(data.train.x) == ["input_ids", "attention_mask"]
+    named = dataset_from(table, columns=(["input_ids", "attention_mask"], "label"))
+    assert torch.equal(named.train.x["attention_mask"], data.train.x["attention_mask"])
+    with pytest.raises(InputError, match="unknown column of the train data: 'type'"):
+        dataset_from(table, columns=(("input_ids", "type"), "label"))
+    with pytest.raises(InputError, match="inputs are words"):
+        dataset_from(table, columns=(("input_ids", "text"), "label"))
+
+
+def test_one_column_of_texts_that_are_all_of_one_length_needs_no_name():
+    data = dataset_from(Table(input_ids=np.ones((12, 4), int).tolist(), label=KINDS))
+    assert data.train.x.shape[1:] == (4,)
+
+
+def test_labels_of_padding_do_not_count():
+    tags = [[0] * len(row) for row in IDS]
+    data = dataset_from(
+        Table(input_ids=IDS, labels=tags), Table(input_ids=IDS[:2], labels=tags[:2])
+    )
+    assert data.train.y[1].tolist() == [0, -100, -100]
+    padded = [[*row, 0, 0][:3] for row in IDS]
+    mask = [[1, 1, 1][: len(row)] + [0] * (3 - len(row)) for row in IDS]
+    table = Table(input_ids=padded, attention_mask=mask)
+    texts = dataset_from(table, columns=(("input_ids", "attention_mask"), "input_ids"))
+    assert texts.test.y.tolist() == [
+        [t if m else -100 for t, m in zip(*row, strict=True)]
+        for row in zip(*(v.tolist() for v in texts.test.x.values()), strict=True)
+    ]
+
+
+def test_dicts_of_arrays_and_rows_that_are_dicts():
+    table = dataset_from(Table(input_ids=IDS, label=KINDS))
+    rows = [{"input_ids": torch.tensor(r), "label": k} for r, k in zip(IDS, KINDS, strict=True)]
+    pair = ({"input_ids": IDS}, torch.tensor(KINDS))
+    for source in (rows, pair):
+        data = dataset_from(source)
+        assert all(torch.equal(data.train.x[name], v) for name, v in table.train.x.items())
+        assert torch.equal(data.train.y, table.train.y)
+
+
+def test_clients_with_texts_of_different_lengths():
+    long = {"input_ids": torch.ones(4, 6).long(), "attention_mask": torch.ones(4, 6).long()}
+    short = {name: v[:, :2] for name, v in long.items()}
+    y = torch.arange(4) % 2
+    data = dataset_from([(long, y), (short, y)], ({**short}, y))
+    assert data.keys["client"].tolist() == [0] * 4 + [1] * 4
+    assert data.train.x["attention_mask"].sum(1).tolist() == [6] * 4 + [2] * 4
+    with pytest.raises(InputError, match="has the inputs input_ids, attention_mask, and another"):
+        dataset_from([(long, y), ({"input_ids": short["input_ids"], "other": y}, y)])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        ({"a": [[1.0], [2.0, 3.0]], "b": [1, 2]}, [0, 1], "train, a: examples are of different"),
+        ({"a": [1, 2, 3], "b": [1, 2]}, [0, 1], "3 a have 2 labels"),
+        ({"a": [], "b": []}, [], "there are no examples"),
+        ({"a": [[1.0], [np.nan]], "b": [1, 2]}, [0, 1], "example 1 holds a number that is not"),
+    ],
+)
+def test_what_cannot_be_inputs_by_name(x, y, said):
+    with pytest.raises(InputError, match=said):
+        dataset_from((x, y), (x, y))
+
+
+class Next(nn.Module):
+    """Says of each token of a text, from those before it, which one comes next."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 8), nn.Linear(8, 7)
+
+    def forward(self, input_ids, attention_mask):
+        hidden = self.embed(input_ids) * attention_mask[..., None]
+        return {"logits": self.head(torch.tanh(hidden.cumsum(-2)))}
+
+
+@pytest.mark.usefixtures("float32")
+def test_how_far_texts_are_padded_changes_nothing():
+    """Neither the loss nor a gradient: padding has no label that counts."""
+    longer = [[*row, 0, 0] for row in (IDS[0], IDS[1])]
+    masks = [[1] * len(row) + [0, 0] for row in IDS[:2]]
+    labels = [[*row, -100, -100] for row in IDS[:2]]
+    texts = Table(input_ids=IDS[:2], labels=IDS[:2])
+    wide = Table(input_ids=longer, attention_mask=masks, labels=labels)
+    torch.manual_seed(0)
+    module, found = Next(), []
+
+    def next_token(logits, y):
+        return nn.functional.cross_entropy(logits[:, :-1].mT, y[:, 1:], reduction="none")
+
+    for table in (texts, wide):
+        for engine in ("sequential", "vectorized"):
+            settings = {"clients": 1, "cohort": 1, "partition": "iid", "rounds": 2, "batch_size": 2}
+            settings |= {"engine": engine, "metrics": ["perplexity"], "loss": next_token}
+            found.append(fit(module, table, table, algorithm="fedavg", **settings))
+    assert len({round(history["test_perplexity"][-1], 5) for history in found}) == 1
