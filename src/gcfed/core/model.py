@@ -105,6 +105,10 @@ class Model:
             out = out._replace(features=seen[-1])
         return out, buffers
 
+    def submodules(self) -> dict[str, nn.Module]:
+        """The modules that a run in training goes through, by name."""
+        return dict(self._shells[True].named_modules())
+
     def check_numbers(self) -> None:
         """Refuse parameters on the device 'meta', which have a shape and no numbers."""
         for name, weight in self.params.items():

@@ -1,6 +1,6 @@
 """Engines by name, and the one that suits the device and the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -38,10 +38,18 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(engine: Engine | Train | str, model: Model, batch_size: int) -> Choice:
-    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
+def choose(
+    engine: Engine | Train | str,
+    model: Model,
+    batch_size: int,
+    own_draws: Sequence[str] = (),
+) -> Choice:
+    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies.
+
+    ``own_draws`` are the modules whose numbers are good for one client at a time alone.
+    """
     if engine == "auto":
-        return _auto(model, batch_size)
+        return _auto(model, batch_size, own_draws)
     if isinstance(engine, str):
         made = ENGINES.parse(engine)
         return Choice(_written(made), made, "as asked")
@@ -62,7 +70,7 @@ def _written(made: "partial[Engine]") -> str:
     return f"{name}({', '.join(given)})" if given else name
 
 
-def _auto(model: Model, batch_size: int) -> Choice:
+def _auto(model: Model, batch_size: int, own_draws: Sequence[str]) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
         if cores > 1 and can_share_memory():
@@ -71,6 +79,8 @@ def _auto(model: Model, batch_size: int) -> Choice:
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
         return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
+    if own_draws:
+        return _chosen(Sequential, f"{', '.join(own_draws)} draws numbers of its own")
     if model.has_convolutions and batch_size > FEW:
         return _chosen(Streams, "convolutions are fastest side by side")
     return _chosen(Vectorized, "products are fastest together")

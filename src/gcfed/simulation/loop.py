@@ -70,6 +70,7 @@ def simulate_together(
     draws = Draws(setups)
     with setups[0].chosen.make() as engine, naming_hooks(setups[0].algorithm):
         if first < setups[0].schedule.rounds:
+            _tell_of_own_draws(setups[0])
             rehearse(setups[0], states[0].server, first, mapped=engine.pads)
         for t in range(first, setups[0].schedule.rounds):
             while True:
@@ -82,6 +83,17 @@ def simulate_together(
             states = {i: o for i, o in outcomes.items() if isinstance(o, RoundResult)}
             if not states:
                 return
+
+
+def _tell_of_own_draws(setup: Setup) -> None:
+    if setup.own_draws:
+        warnings.warn(
+            f"{', '.join(setup.own_draws)} draws random numbers by functions whose numbers cannot "
+            "come from a key, so generators are seeded from it at each step: the run can be "
+            "repeated, on this kind of device, but its steps are neither traced nor mapped over "
+            "clients, which is slower",
+            stacklevel=3,
+        )
 
 
 def _engine_of(setup: Setup) -> object:
