@@ -51,6 +51,7 @@ DRAWING = {
     "drop path": lambda x: drop_path(x, 0.5),
     "gumbel_softmax": lambda x: F.gumbel_softmax(x),
     "rand": lambda x: x + torch.rand(x.shape[0], 1, 1),
+    "rand of a size": lambda x: x + torch.rand(size=(2, 4), dtype=x.dtype),
     "rand of one": lambda x: x + torch.rand(()),
     "rand with a generator": lambda x: x + torch.rand(2, 1, generator=torch.Generator()),
     "randn": lambda x: x + torch.randn(x.shape, dtype=x.dtype, device=x.device),

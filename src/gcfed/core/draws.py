@@ -39,11 +39,11 @@ class KeyedNumbers:
 
     def empty(self, *size: Any, **options: Any) -> Tensor:
         """Memory to draw into; under ``vmap`` each client has its own, as it has its own key."""
-        if self._key is None or options.keys() - {"dtype", "device"}:
+        if self._key is None or options.keys() - {"size", "dtype", "device"}:
             return torch.empty(*size, **options)
-        dtype = options.get("dtype") or torch.get_default_dtype()
-        device = options.get("device") or torch.get_default_device()
-        return self._key.new_empty(*size, dtype=dtype, device=device)
+        options["dtype"] = options.get("dtype") or torch.get_default_dtype()
+        options["device"] = options.get("device") or torch.get_default_device()
+        return self._key.new_empty(*size, **options)
 
     def _next(self) -> Tensor:
         if self._key is None:
