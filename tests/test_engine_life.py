@@ -241,16 +241,18 @@ def test_tensors_in_shared_memory_are_seen_by_every_process():
 
 
 @pytest.mark.parametrize(
-    ("layers", "batch_size", "name", "reason"),
+    ("layers", "batch_size", "precision", "name", "reason"),
     [
-        ([nn.Conv2d(1, 2, 3)], 50, "streams", "side by side"),
-        ([nn.Conv2d(1, 2, 3)], 10, "vectorized", "together"),
-        ([nn.Linear(2, 2)], 50, "vectorized", "together"),
-        ([nn.Linear(2, 2), nn.BatchNorm1d(2)], 50, "sequential", "batch statistics (1)"),
+        ([nn.Conv2d(1, 2, 3)], 50, "auto", "streams", "side by side"),
+        ([nn.Conv2d(1, 2, 3)], 50, "bf16", "fused", "operators for all clients"),
+        ([nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 7)], 50, "bf16", "streams", "side by side"),
+        ([nn.Conv2d(1, 2, 3)], 10, "bf16", "vectorized", "together"),
+        ([nn.Linear(2, 2)], 50, "bf16", "vectorized", "together"),
+        ([nn.Linear(2, 2), nn.BatchNorm1d(2)], 50, "auto", "sequential", "batch statistics (1)"),
     ],
 )
-def test_what_suits_an_accelerator(layers, batch_size, name, reason):
+def test_what_suits_an_accelerator(layers, batch_size, precision, name, reason):
     """Asked of a model that has no memory at all, as anywhere but on a CPU."""
     model = Model(nn.Sequential(*layers)).to(torch.device("meta"))
-    chosen = choose("auto", model, batch_size)
+    chosen = choose("auto", model, batch_size, precision)
     assert chosen.name == name and reason in chosen.reason

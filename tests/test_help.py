@@ -106,7 +106,7 @@ def test_a_list_has_what_a_plugin_registers(tmp_path):
     )
     words = [sys.executable, "-m", "gcfed", "list", "algorithms", "--plugin", plugin]
     answer = subprocess.run(words, capture_output=True, text=True)
-    assert "\nnearby      Nearby: much like FedProx." in answer.stdout
+    assert "\nnearby       Nearby: much like FedProx." in answer.stdout
 
 
 def test_the_table_of_engines_has_auto():

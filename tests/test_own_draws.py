@@ -72,8 +72,10 @@ def test_auto_takes_an_engine_that_can(make_setup):
     setup = make_setup(Algorithm(), module=noisy(random.random), engine="auto")
     assert setup.chosen.name in ("sequential", "workers")
     weight = SimpleNamespace(device=torch.device("cuda"))
-    on_a_gpu = SimpleNamespace(params={"w": weight}, cross_batch=[], has_convolutions=True)
-    chosen = choose("auto", on_a_gpu, 50, ("2.0 (Noise)",))
+    on_a_gpu = SimpleNamespace(
+        params={"w": weight}, cross_batch=[], convolutions=[nn.Conv2d(1, 1, 1)]
+    )
+    chosen = choose("auto", on_a_gpu, 50, own_draws=("2.0 (Noise)",))
     assert chosen.name == "sequential"
     assert chosen.reason == "2.0 (Noise) draws numbers of its own"
     assert choose("auto", on_a_gpu, 50).name != "sequential"

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from made_reproductions import made
@@ -12,6 +13,7 @@ from running import TINY
 from gcfed import InputError
 from gcfed.paper.agreement import OurNumber, agrees, difference, judge, same_order
 from gcfed.paper.beside import Beside
+from gcfed.paper.doing import busy_seconds
 from gcfed.paper.drawing import draw
 from gcfed.paper.extent import extent
 from gcfed.paper.item import Column, item_names, paper_item, read_printed
@@ -290,3 +292,10 @@ def test_every_item_can_be_drawn(name):
 def test_a_method_has_one_style_however_it_is_written():
     assert styles(["GC-Fed"])["GC-Fed"] == styles(["gcfed"])["gcfed"]
     assert len(set(styles(list(METHODS)).values())) == len(METHODS)
+
+
+def test_the_time_of_cells_beside_each_other_counts_once():
+    spans = [[(0, 10)], [(5, 6), (9, 12)], [(20, 21)]]
+    timings = [[{"at": end, "seconds": end - begin} for begin, end in each] for each in spans]
+    assert busy_seconds([SimpleNamespace(timings=each) for each in timings]) == 13
+    assert busy_seconds([SimpleNamespace(timings=[{"seconds": 2.0}])]) == 0  # of before

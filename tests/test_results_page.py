@@ -1,7 +1,7 @@
 """The page of results is made of files that ``gcfed reproduce`` wrote."""
 
 from made_reproductions import made
-from make_results import DOCS, RESULTS, draw, page, picture, read_all
+from make_results import DOCS, RESULTS, draw, page, picture, read_all, read_remarks
 
 from gcfed.paper.beside import Beside
 
@@ -15,7 +15,8 @@ def write(folder, name, **how):
 
 def test_the_page_is_made_of_what_is_there():
     text = (DOCS / "results.md").read_text(encoding="utf-8")
-    assert text == page(read_all(RESULTS)), "python tools/make_results.py makes the page again"
+    made_now = page(read_all(RESULTS), read_remarks(RESULTS))
+    assert text == made_now, "python tools/make_results.py makes the page again"
 
 
 def test_a_page_of_two_tables(tmp_path):
@@ -23,7 +24,9 @@ def test_a_page_of_two_tables(tmp_path):
     write(tmp_path / "results", "alike", item="baseline-validation", cell="cifar10 5/100 1")
     found = read_all(tmp_path / "results")
     assert list(found) == ["alike", "small"]  # in the order of the paper
-    text = page(found)
+    (tmp_path / "results" / "small.txt").write_text("Found out: nothing.\n")
+    text = page(found, read_remarks(tmp_path / "results"))
+    assert text.count("Found out: nothing.") == 1
     assert "66.44 (1.40)" in text and "66.40 (0.40)" in text and "2 of 3" in text
     assert "a card" in text and "commit 0123456789" in text and "$ gcfed reproduce" in text
     (tmp_path / "images").mkdir()
@@ -34,4 +37,4 @@ def test_a_page_of_two_tables(tmp_path):
 
 
 def test_an_empty_page_says_so(tmp_path):
-    assert "No table has been done yet" in page(read_all(tmp_path))
+    assert "No table has been done yet" in page(read_all(tmp_path), {})

@@ -246,7 +246,7 @@ def test_a_device_may_have_no_number(monkeypatch, tmp_path):
     monkeypatch.setattr(Child, "live", lambda self: None)
     monkeypatch.setattr(os, "setsid", lambda: None)
     for device in ("cuda", "cuda:1", "cpu"):
-        serve(None, device, [], 1, Path.cwd())
+        serve(None, device, [], 1, 1, Path.cwd())
     assert chosen == [1]
 
 
@@ -374,9 +374,9 @@ def test_a_process_is_replaced_after_an_error_in_code(tmp_path):
     told, process = [], SimpleNamespace(is_alive=lambda: True)
     for over, is_kept in ((Ended([], "no", "Traceback"), False), (Ended([], "no"), True)):
         slot, other = slot_of(process, tmp_path)
-        other.send((7, over))
-        assert slot.hear(lambda *message: told.append(message)) == []
-        assert not slot.jobs
+        other.send(over)
+        slot.hear(lambda *message: told.append(message))
+        assert slot.job is None
         assert (slot._process is process) == is_kept == (not slot.pipe.closed)
         assert told.pop() == (7, "cpu", over)
         other.close()
@@ -385,7 +385,7 @@ def test_a_process_is_replaced_after_an_error_in_code(tmp_path):
 def slot_of(process, tmp_path):
     """A slot at work, and the end of its pipe that its process holds."""
     slot = Slot("cpu", [], 1)
-    slot._process, slot.jobs = process, {7: CellJob(7, (), tmp_path, "test_accuracy")}
+    slot._process, slot.job = process, CellJob(7, (), tmp_path, "test_accuracy")
     slot.pipe, other = multiprocessing.Pipe()
     return slot, other
 
@@ -401,7 +401,7 @@ def test_a_process_that_ends_before_it_begins(tmp_path):
 
 def test_what_fails_while_it_is_told_is_not_taken_for_a_lost_process(tmp_path):
     slot, other = slot_of(SimpleNamespace(is_alive=lambda: True), tmp_path)
-    other.send((7, Ended([])))
+    other.send(Ended([]))
 
     def full(*message):
         raise OSError("No space left on device")

@@ -87,6 +87,10 @@ def new_state(self, delta, ctx):
     return delta, {"past": delta}
 
 
+def new_message(self, delta, message, ctx):
+    return delta, {**message, "norm": delta}
+
+
 def new_row(self, upload, row, ctx):
     return upload, {"last": upload.delta}
 
@@ -128,6 +132,8 @@ def flat_state(self, params):
         ("upload", other_memory, r"memory that has past, .*; init_client says what belongs"),
         ("upload", as_tuple, r"a tuple, where an Upload\(delta, message, memory\) belongs"),
         ("upload", flat_message, r"a Tensor as message/sizes, where a dict of tensors"),
+        ("send", new_message, r"message that has norm, which does not belong there"),
+        ("release", of_none, r"None, where a tuple \(delta, message\) belongs"),
         ("receive", new_row, r"row that has last, .*; init_row says what belongs"),
         ("aggregate", one_client_more, r"delta/conv\.weight of shape \[1, 4, 1, 3, 3\], where \[4"),
         ("update", new_state, r"state that has past, .*; init_server says what belongs"),

@@ -1,5 +1,7 @@
 """Makes docs/results.md, and its pictures, of what ``gcfed reproduce ITEM --out x.json`` wrote.
 
+What was found out about a table beside its numbers stands in x.txt.
+
 ``python tools/make_results.py`` makes them again; a test asks whether the page is up to date.
 """
 
@@ -34,15 +36,21 @@ def read_all(folder: Path) -> dict[str, Reproduction]:
     return dict(sorted(found.items(), key=lambda pair: order.index(pair[1].item.name)))
 
 
-def page(found: dict[str, Reproduction]) -> str:
+def read_remarks(folder: Path) -> dict[str, str]:
+    """What people found out about reproductions, by the names of their files."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.txt")}
+
+
+def page(found: dict[str, Reproduction], remarks: dict[str, str]) -> str:
     """The whole page."""
-    return HEAD + ("".join(section(*each) for each in found.items()) or NOTHING)
+    sections = [section(name, made, remarks.get(name, "")) for name, made in found.items()]
+    return HEAD + ("".join(sections) or NOTHING)
 
 
-def section(name: str, made: Reproduction) -> str:
-    """One reproduction: its table, its picture, and how it was made."""
+def section(name: str, made: Reproduction, remarks: str = "") -> str:
+    """One reproduction: its table, what is to be said of it, its picture, and how it was made."""
     how = made.made
-    facts = [f"{how.seeds} seeds"]
+    facts = [f"{how.seeds} seed{'s' if how.seeds > 1 else ''}"]
     facts += [f"on {how.device}"] if how.device else []
     facts += [f"{duration(how.seconds)} of training"] if how.seconds else []
     facts += [f"commit {how.commit[:10]}"] if how.commit else []
@@ -50,7 +58,7 @@ def section(name: str, made: Reproduction) -> str:
         f"\n## {made.item.title}\n\n"
         f"{made.item.source} of the paper; {', '.join(facts)}.\n\n"
         f"```console\n$ {how.command}\n```\n\n"
-        f"{Beside(made).render('markdown')}\n"
+        f"{Beside(made).render('markdown')}\n{remarks}"
         f"![{made.item.title}]({picture(name)})\n"
     )
 
@@ -68,6 +76,6 @@ def draw(found: dict[str, Reproduction], docs: Path) -> None:
 
 if __name__ == "__main__":
     results = read_all(RESULTS)
-    (DOCS / "results.md").write_text(page(results), encoding="utf-8")
+    (DOCS / "results.md").write_text(page(results, read_remarks(RESULTS)), encoding="utf-8")
     draw(results, DOCS)
     sys.stdout.write(f"docs/results.md shows {len(results)} reproductions\n")

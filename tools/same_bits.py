@@ -37,7 +37,10 @@ BASE: dict[str, Any] = {
     "device": "cpu",
 }
 IMAGES = {"dataset": "synthetic(train=200, test=40, shape=(3, 16, 16))", "model": "cnn"}
-CHAINS = ("fedlc(tau=0.1) + gcfed", "scaffold + gcfed", "gcfed + fedadam", "fedadam + gcfed")
+CHAINS = (
+    *("fedlc(tau=0.1) + gcfed", "scaffold + gcfed", "gcfed + fedadam", "fedadam + gcfed"),
+    "scaffold + gcfed + clip_update(norm=0.3) + noise(multiplier=0.1)",
+)
 PARTITIONS = (
     *("iid", "dirichlet(alpha=0.05)", "dirichlet(mode='capped')", "dirichlet(mode='per_client')"),
     *("shards", "classes(k=3)", "quantity(sigma=1.5)"),
@@ -67,7 +70,8 @@ REAL = ("cifar10", "cifar100", "emnist(split='letters')", "tinyimagenet")
 def battery(data_dir: Path | None) -> dict[str, list[dict[str, Any]]]:
     """Settings by name; those of several runs are trained together."""
     runs: dict[str, list[dict[str, Any]]] = {}
-    for algorithm in (*gcfed.ALGORITHMS, *CHAINS):
+    alone = [name for name in gcfed.ALGORITHMS if name != "noise"]  # it needs clip_update
+    for algorithm in (*alone, *CHAINS):
         runs[f"algorithm {algorithm}"] = [{**BASE, "algorithm": algorithm}]
     for engine in ("sequential", "vectorized", "workers"):
         for algorithm in ("gcfed", "scaffold", "moon"):

@@ -1,4 +1,4 @@
-"""How much memory there is, so that what cannot fit is refused before it is begun."""
+"""How much memory there is and who shares it, so that what cannot fit is refused."""
 
 import os
 from contextlib import suppress
@@ -26,6 +26,20 @@ def memory() -> int:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         found += [] if limit == resource.RLIM_INFINITY else [limit]
     return min(found, default=2**40)
+
+
+_is_shared = False
+
+
+def share_device() -> None:
+    """Say that other processes of ours use the device of this one too."""
+    global _is_shared
+    _is_shared = True
+
+
+def is_device_shared() -> bool:
+    """Whether memory that is missing on the device may be another process's."""
+    return _is_shared
 
 
 def _readable(size: int) -> str:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcfed.analysis.probe import PROBES, Observation, Probe, Sight
-from gcfed.core import tree
+from gcfed.core import keys, tree
 from gcfed.core.server import Server
 from gcfed.engines import Sequential
 from gcfed.errors import InputError
@@ -161,12 +161,15 @@ def _trained(seen: Observation) -> Iterator[tuple[int, Server]]:
 def _tuned(seen: Observation, ids: Sequence[int]) -> Iterator[tuple[int, Server]]:
     """Clients with the models that they make of the new global one, as in one more round.
 
-    They train one after another, whatever the engine, and with the batches of the round that ended.
+    As many as a round has train at once, with the batches of the round that ended.
     """
     setup, result = seen.setup, seen.result
-    for i in ids:
-        job = prepare(setup, result.server, result.clients, result.round, [i])
-        with setup.arithmetic():
-            (trained,) = Sequential()([job])
-        params, buffers = tree.take((trained.params, trained.buffers), 0)
-        yield i, Server(params, {}, buffers)
+    make = setup.chosen.make if isinstance(setup.engine, str) else Sequential  # the run has its own
+    with torch.enable_grad(), make() as engine:
+        for chunk in setup.chunks(ids):
+            job = prepare(setup, result.server, result.clients, result.round, chunk)
+            with keys.untouched(), setup.arithmetic():
+                (trained,) = engine([job])
+            for k, i in enumerate(chunk):
+                params, buffers = tree.take((trained.params, trained.buffers), k)
+                yield i, Server(params, {}, buffers)

@@ -8,7 +8,7 @@ from typing import Annotated
 import click
 import typer
 
-from gcfed.cli import console, data
+from gcfed.cli import console, data, deploy
 from gcfed.cli.check import check
 from gcfed.cli.compare import compare
 from gcfed.cli.costs import costs
@@ -17,6 +17,7 @@ from gcfed.cli.exits import INTERRUPTED, INVALID
 from gcfed.cli.help import SectionedCommand, SectionedGroup
 from gcfed.cli.inspect import inspect
 from gcfed.cli.list import list_
+from gcfed.cli.privacy import privacy
 from gcfed.cli.report import report
 from gcfed.cli.reproduce import reproduce
 from gcfed.cli.resume import resume
@@ -30,7 +31,13 @@ from gcfed.errors import InputError, unknown
 START, TRAIN, READ, EXTEND = "To begin with", "Training", "Results", "Your own"
 PAPER = "The paper"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    START: {"demo": demo, "list": list_, "inspect": inspect, "costs": costs},
+    START: {
+        "demo": demo,
+        "list": list_,
+        "inspect": inspect,
+        "costs": costs,
+        "privacy": privacy,
+    },
     TRAIN: {"run": run, "sweep": sweep, "resume": resume},
     READ: {"show": show, "compare": compare, "report": report, "verify": verify},
     EXTEND: {"check": check},
@@ -50,6 +57,8 @@ for section, commands in COMMANDS.items():
         app.command(name, cls=SectionedCommand, rich_help_panel=section)(command)
     if section == START:
         app.add_typer(data.app, name="data", rich_help_panel=section)
+    if section == TRAIN:
+        app.add_typer(deploy.app, name="deploy", rich_help_panel=section)
 
 
 def main() -> None:

@@ -22,7 +22,14 @@ from gcfed.errors import InputError, place
 from gcfed.registry import Registry
 from gcfed.values import Range, check_range, check_ranges, checked, type_hints
 
-Need = Literal["class labels", "server_lr = 1", "SGD", "uniform weights"]
+Need = Literal[
+    "class labels",
+    "server_lr = 1",
+    "SGD",
+    "uniform weights",
+    "the plain mean of uploads",
+    "buffers that stay local",
+]
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,11 @@ class Algorithm:
     def __radd__(self, other: "Algorithm") -> "Algorithm":
         return chain(other, self)
 
+    @property
+    def upload_norm(self) -> float | None:
+        """The norm that all a client sends together never exceeds; None without such a bound."""
+        return None
+
     def check(self, params: Tree, roles: Mapping[str, Role]) -> None:
         """Refuse a model, or warn of it, before a run."""
 
@@ -119,6 +131,10 @@ class Algorithm:
         """Client to server, after its last step."""
         return Upload(delta, {}, ctx.memory)
 
+    def send(self, delta: Tree, message: State, ctx: ClientContext) -> tuple[Tree, State]:
+        """What leaves the client: in a chain it is given the messages of all parts."""
+        return delta, message
+
     def receive(self, upload: Upload, row: State, ctx: ServerContext) -> tuple[Upload, State]:
         """Server, client by client: what is averaged of it, and what is held of it."""
         return upload, row
@@ -126,6 +142,10 @@ class Algorithm:
     def aggregate(self, uploads: Upload, weights: Tensor, ctx: ServerContext) -> tuple[Tree, State]:
         """The cohort's uploads, stacked on a leading client axis, as one."""
         return tree.mean(uploads.delta, weights), tree.mean(uploads.message, weights)
+
+    def release(self, delta: Tree, message: State, ctx: ServerContext) -> tuple[Tree, State]:
+        """What any ``update`` learns of the means: it is given the messages of all parts."""
+        return delta, message
 
     def update(self, delta: Tree, ctx: ServerContext) -> tuple[Tree, State]:
         """What is added to the global weights, and what the server keeps."""
@@ -163,7 +183,8 @@ def parts(algorithm: Algorithm) -> tuple[Algorithm, ...]:
 class Chain(Algorithm):
     """Several algorithms as one.  Penalties add, one part may replace the mean, all else pipes.
 
-    Each part sees only its own message, memory, row and state.
+    Each part sees only its own message, memory, row and state; ``send`` and ``release`` alone are
+    given the messages of all.
     """
 
     links: tuple[Algorithm, ...]
@@ -185,6 +206,10 @@ class Chain(Algorithm):
                     f"{name} cannot stand before {others}, which may change the step that {name} "
                     f"counts on: put {name} last"
                 )
+
+    @property
+    def upload_norm(self) -> float | None:
+        return next((norm for p in self.links if (norm := p.upload_norm) is not None), None)
 
     def check(self, params: Tree, roles: Mapping[str, Role]) -> None:
         for p in self.links:
@@ -239,6 +264,11 @@ class Chain(Algorithm):
             delta = uploads[-1].delta
         return Upload(delta, _join(u.message for u in uploads), _join(u.memory for u in uploads))
 
+    def send(self, delta: Tree, message: State, ctx: ClientContext) -> tuple[Tree, State]:
+        for i, p in enumerate(self.links):
+            delta, message = p.send(delta, message, _narrow(ctx, i))
+        return delta, message
+
     def receive(self, upload: Upload, row: State, ctx: ServerContext) -> tuple[Upload, State]:
         delta, messages, rows = upload.delta, list[State](), list[State]()
         for i, p in enumerate(self.links):
@@ -253,6 +283,11 @@ class Chain(Algorithm):
             if "aggregate" in p.claims:
                 return p.aggregate(uploads, weights, _narrow_server(ctx, i))
         return super().aggregate(uploads, weights, ctx)
+
+    def release(self, delta: Tree, message: State, ctx: ServerContext) -> tuple[Tree, State]:
+        for i, p in enumerate(self.links):
+            delta, message = p.release(delta, message, _narrow_server(ctx, i))
+        return delta, message
 
     def update(self, delta: Tree, ctx: ServerContext) -> tuple[Tree, State]:
         states: list[State] = []

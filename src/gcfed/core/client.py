@@ -163,6 +163,7 @@ class ClientTask:
     def finish(self, at: Progress, client: Client) -> Trained:
         ctx = self.context(client, at.steps, client.key)
         upload = self.algorithm.upload(tree.sub(at.params, client.anchor), ctx)
+        upload = Upload(*self.algorithm.send(upload.delta, upload.message, ctx), upload.memory)
         kept = at.params if self.keep_models else {}
         return Trained(upload, at.buffers, at.loss / at.steps, kept)
 

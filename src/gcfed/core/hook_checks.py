@@ -54,12 +54,14 @@ BELONGS: Mapping[str, Callable[..., Any]] = {
     "perturb": lambda params, loss, batch, ctx: params,
     "gradient": lambda grads, params, ctx: params,
     "upload": lambda delta, ctx: _upload(delta, ctx.memory),
+    "send": lambda delta, message, ctx: _sent(delta, message),
     "receive": lambda upload, row, ctx: Several(
         tuple, {"upload": _upload(upload.delta, ANY_STATE), "row": row}
     ),
     "aggregate": lambda uploads, weights, ctx: Several(
         tuple, {"delta": tree.take(uploads.delta, 0), "message": ANY_STATE}
     ),
+    "release": lambda delta, message, ctx: _sent(delta, message),
     "update": lambda delta, ctx: Several(tuple, {"step": delta, "state": ctx.state}),
 }
 """What each hook must return, given its arguments: its names, shapes, dtypes and devices."""
@@ -160,6 +162,10 @@ def _hook_that_raised(algorithm: Algorithm, error: Exception) -> tuple[Algorithm
 
 def _upload(delta: Any, memory: Any) -> Several:
     return Several(Upload, {"delta": delta, "message": ANY_STATE, "memory": memory})
+
+
+def _sent(delta: Any, message: Any) -> Several:
+    return Several(tuple, {"delta": delta, "message": message})
 
 
 def _problem(value: Any, wanted: Any, path: str = "") -> str | None:

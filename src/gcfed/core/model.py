@@ -43,7 +43,7 @@ class Model:
       `nn.Linear`.
     - ``roles``: what each parameter is, as `roles_of` says.
     - ``cross_batch``: the modules that look across a batch, as BatchNorm does;
-      ``has_convolutions``: what an engine is chosen by.
+      ``convolutions``: those it has, which an engine is chosen by.
     - ``replaced``: the modules in whose place others stand, dropout's and those of `rewritten`.
     - ``uncast``: the parameters of modules that take their weights in the dtype they are kept in,
       whatever dtype the model computes in.
@@ -74,7 +74,7 @@ class Model:
             n: b.clone() for n, b in module.named_buffers() if n not in self._keys
         }
         self.cross_batch = [n for n, m in modules.items() if _looks_across_a_batch(m)]
-        self.has_convolutions = any(isinstance(m, CONVOLUTIONS) for m in modules.values())
+        self.convolutions = [m for m in modules.values() if isinstance(m, CONVOLUTIONS)]
 
         linears = [n for n, m in modules.items() if isinstance(m, nn.Linear)]
         declared = [head] if isinstance(head, str) else list(head or _declared_head(module))

@@ -127,6 +127,7 @@ class ServerTask:
         delta = _blend([mean.delta for mean in means], shares)
         message = _blend([mean.message for mean in means], shares)
         ctx = self._context(server, t, sum(mean.num_clients for mean in means))
+        delta, message = self.algorithm.release(delta, message, ctx)
         step, state = self.algorithm.update(delta, replace(ctx, message=message))
         params = tree.add(server.params, step, alpha=self.schedule.server_lr)
         if not self.is_averaging:
@@ -155,6 +156,7 @@ class ServerTask:
             cohort_size=cohort_size,
             num_clients=self.num_clients,
             roles=self.roles,
+            upload_norm=self.algorithm.upload_norm,
         )
 
 

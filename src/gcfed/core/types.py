@@ -124,10 +124,11 @@ class ClientContext:
 class ServerContext:
     """What the server may read when it receives, aggregates and updates.
 
-    ``cohort_size`` counts the clients drawn, in ``update`` those whose work entered the round.
-    ``message`` is the clients' aggregated one, and empty before there is one.  ``key`` is the
-    round's, but in ``receive`` that of the client: fold a constant of your own into it.  ``roles``
-    says what each parameter is.
+    ``cohort_size`` counts the clients drawn, in ``release`` and ``update`` those whose work entered
+    the round.  ``message`` is the clients' aggregated one, and empty before there is one.  ``key``
+    is the round's, but in ``receive`` that of the client: fold a constant of your own into it.
+    ``roles`` says what each parameter is.  ``upload_norm`` is the norm that all a client sends
+    together never exceeds, where the algorithm has such a bound.
     """
 
     params: Tree
@@ -138,7 +139,16 @@ class ServerContext:
     cohort_size: int
     num_clients: int
     roles: Mapping[str, Role] = field(default_factory=dict)
+    upload_norm: float | None = None
 
     @property
     def participation(self) -> float:
         return self.cohort_size / self.num_clients
+
+    def need_upload_norm(self) -> float:
+        if self.upload_norm is None:
+            raise InputError(
+                "noise is measured by the norm of what a client sends, and nothing bounds that: "
+                "add clip_update(norm=...) to the chain"
+            )
+        return self.upload_norm

@@ -5,12 +5,14 @@ from functools import partial
 from typing import NamedTuple
 
 from gcfed.core.model import Model
+from gcfed.core.precision import Precision
 from gcfed.engines.engine import Engine, FunctionEngine, Train
 from gcfed.engines.sequential import Sequential
 from gcfed.engines.shared_memory import can_share_memory
 from gcfed.engines.streams import Streams
 from gcfed.engines.vectorized import Fused, Vectorized
 from gcfed.engines.workers import Workers, available_cores
+from gcfed.kernels.fitting import fits_model
 from gcfed.kernels.products import FEW
 from gcfed.registry import Registry, hyper_parameters
 
@@ -42,6 +44,7 @@ def choose(
     engine: Engine | Train | str,
     model: Model,
     batch_size: int,
+    precision: Precision = "auto",
     own_draws: Sequence[str] = (),
 ) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies.
@@ -49,7 +52,7 @@ def choose(
     ``own_draws`` are the modules whose numbers are good for one client at a time alone.
     """
     if engine == "auto":
-        return _auto(model, batch_size, own_draws)
+        return _auto(model, batch_size, precision, own_draws)
     if isinstance(engine, str):
         made = ENGINES.parse(engine)
         return Choice(_written(made), made, "as asked")
@@ -70,7 +73,7 @@ def _written(made: "partial[Engine]") -> str:
     return f"{name}({', '.join(given)})" if given else name
 
 
-def _auto(model: Model, batch_size: int, own_draws: Sequence[str]) -> Choice:
+def _auto(model: Model, batch_size: int, precision: Precision, own_draws: Sequence[str]) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
         if cores > 1 and can_share_memory():
@@ -81,7 +84,9 @@ def _auto(model: Model, batch_size: int, own_draws: Sequence[str]) -> Choice:
         return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
     if own_draws:
         return _chosen(Sequential, f"{', '.join(own_draws)} draws numbers of its own")
-    if model.has_convolutions and batch_size > FEW:
+    if precision == "bf16" and batch_size > FEW and fits_model(model):
+        return _chosen(Fused, "convolutions are operators for all clients")
+    if model.convolutions and batch_size > FEW:
         return _chosen(Streams, "convolutions are fastest side by side")
     return _chosen(Vectorized, "products are fastest together")
 

@@ -80,7 +80,7 @@ class CudaRecorder(Recorder):
                 body()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # other threads, which fetch numbers or train other runs, may use CUDA meanwhile
+        # other threads, which fetch numbers, may use CUDA meanwhile
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             body()
         return graph.replay

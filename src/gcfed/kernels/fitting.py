@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gcfed.core.client import ClientTask
+from gcfed.core.model import Model
 from gcfed.core.torch_internals import has_hooks
 
 
@@ -36,6 +37,15 @@ def _is_plain(layer: nn.Conv2d) -> bool:
     )
 
 
+def fits_model(model: Model) -> bool:
+    """Whether operators can do all convolutions of a model, which has some."""
+    return bool(model.convolutions) and all(map(fits, model.convolutions)) and has_triton()
+
+
+def has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
 def with_operators(task: ClientTask) -> ClientTask:
     """The task by operators, where these may do its layers; else as it is.
 
@@ -56,5 +66,5 @@ def _may_stand_in(task: ClientTask) -> bool:
         (tf32 or task.compute == torch.bfloat16)
         and weights[0].device.type == "cuda"
         and all(w.dtype == torch.float32 for w in weights)
-        and find_spec("triton") is not None
+        and has_triton()
     )

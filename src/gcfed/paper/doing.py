@@ -1,5 +1,6 @@
 """Doing a table or figure of the paper again: one sweep, or partitions alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ def reproduced(extent: Extent, sweep: Sweep, command: str) -> Reproduction:
         finished = [run for run in state.runs if run.summary["status"] == "finished"]
         curves.setdefault(part.cell.name, {})[part.method] = list(map(_curve, finished))
     runs = [run for _, state in over for run in state.runs]
-    made = _circumstances(extent, command, runs, sum(_seconds(s.runs[0]) for _, s in over))
+    made = _circumstances(extent, command, runs, busy_seconds(runs))
     ordered = {column: numbers[column] for column in extent.item.columns if column in numbers}
     return Reproduction(extent.item, ordered, curves, made)
 
@@ -85,8 +86,14 @@ def _curve(run: Run) -> Curve:
     return [(tested[i]["round"] + 1, round(values[i], 4)) for i in reversed(kept)]
 
 
-def _seconds(run: Run) -> float:
-    return float(sum(timing["seconds"] for timing in run.timings))
+def busy_seconds(runs: Sequence[Run]) -> float:
+    """How long at least one of the runs was at a round; some are trained beside each other."""
+    timings = [timing for run in runs for timing in run.timings if "at" in timing]
+    total, until = 0.0, -math.inf
+    for begin, end in sorted((t["at"] - t["seconds"], t["at"]) for t in timings):
+        total += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return total
 
 
 def _circumstances(

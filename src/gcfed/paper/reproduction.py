@@ -27,8 +27,8 @@ Curve = list[tuple[int, float]]
 class Circumstances:
     """How a reproduction was made.
 
-    ``rounds`` are those of its cells, where they are not the paper's; ``seconds`` is the time that
-    its cells took one after another.
+    ``rounds`` are those of its cells, where they are not the paper's; ``seconds`` is the time in
+    which at least one of its cells was trained.
     """
 
     command: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gcfed.core.metrics import Scale
 from gcfed.results import directory
+from gcfed.results.privacy import Spent
 from gcfed.results.seal import broken_seals, is_sealed, unsealed_files
 from gcfed.simulation.evaluation import Record
 
@@ -30,6 +31,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("rounds", f"{len(run.records)} of {config.rounds}"),
         (f"final {metric.name}", metric.quantity(summary.get(test))),
         (f"best {metric.name}", metric.quantity(summary.get(f"{test}_best"))),
+        *([("privacy", _privacy(run))] if "epsilon" in summary else []),
         *([("probes", probes)] if config.probes else []),
         ("engine", f"{made['engine']} on {made['device']} ({made['engine_reason']})"),
         ("precision", config.precision),
@@ -75,6 +77,10 @@ def probe_shares(run: "Run") -> str:
         for name, seconds in timing["probes"].items():
             spent[name] = spent.get(name, 0) + seconds
     return ", ".join(f"{name} {100 * each / total:.2g} %" for name, each in spent.items())
+
+
+def _privacy(run: "Run") -> str:
+    return f"{Spent(run.summary['epsilon'], run.summary['delta'])} spent"
 
 
 def _seal(run: "Run") -> str:

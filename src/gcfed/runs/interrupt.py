@@ -17,20 +17,9 @@ class Request:
     made: bool = False
 
 
-_of_threads = Request()
-
-
-def ask_threads() -> None:
-    """Ask the runs of all threads but the main one, which no signal reaches, to stop."""
-    _of_threads.made = True
-
-
 @contextmanager
 def stop_request() -> Iterator[Request]:
-    """Inside, Ctrl-C (or SIGTERM) makes the request; a second one interrupts as it always does.
-
-    For a thread that is not the main one, `ask_threads` makes it.
-    """
+    """Inside, Ctrl-C (or SIGTERM) makes the request; a second one interrupts as it always does."""
     request, owner = Request(), os.getpid()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -44,7 +33,7 @@ def stop_request() -> Iterator[Request]:
             warnings.warn("stopping after this round; once more to stop at once", stacklevel=2)
 
     if threading.current_thread() is not threading.main_thread():  # which alone gets signals
-        yield _of_threads
+        yield request
         return
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gcfed.config.build import Experiment
 from gcfed.config.trial import note_on_batches
 from gcfed.results.captions import partition_caption, short
+from gcfed.results.privacy import spent
 
 LOG = logging.getLogger("gcfed")
 """Told what runs are about to do; nothing is shown of it unless a program asks for it."""
@@ -31,9 +32,17 @@ def plan(experiment: Experiment) -> list[str]:
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
         note_on_batches(schedule, sizes),
+        _note_on_privacy(experiment),
         f"engine: {engine_of(experiment)}",
     ]
     return [line for line in lines if line]
+
+
+def _note_on_privacy(experiment: Experiment) -> str:
+    """What the run will have spent of its clients' privacy; nothing where there is no noise."""
+    rounds = experiment.config.rounds
+    found = spent(experiment.setup.algorithm, experiment.config, rounds)
+    return "" if found is None else f"privacy spent after {_counted(rounds, 'round')}: {found}"
 
 
 def _counted(number: int | None, thing: str) -> str:

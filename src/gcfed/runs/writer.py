@@ -15,6 +15,7 @@ from gcfed.errors import DivergedError, InputError
 from gcfed.files import append, write_atomically, write_json, write_text
 from gcfed.results import directory
 from gcfed.results.directory import read_lines
+from gcfed.results.privacy import spent
 from gcfed.results.seal import SEAL, make_seal, with_seal
 from gcfed.results.summary import chosen_on, summarize
 from gcfed.runs.checkpoint import Best, Checkpoint, Checkpoints
@@ -188,6 +189,8 @@ class RunWriter:
         ended = self.ended or {"status": "finished"}
         made = self.experiment
         summary = {**ended, **summarize(made.config, self.lines, made.metric)}
+        if privacy := spent(made.setup.algorithm, made.config, len(self.lines)):
+            summary |= privacy._asdict()
         if self._is_whole:
             journals = [self._rounds, *([] if self._probes is None else [self._probes])]
             written = {journal.path.name: journal.mark().sha256 for journal in journals}

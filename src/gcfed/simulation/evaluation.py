@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcfed import turns
 from gcfed.core import tree
 from gcfed.core.metrics import Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
@@ -181,9 +180,8 @@ def begin_records(
         fetched = side.fetch(losses)  # the last of all
 
     def finish() -> list[Record]:
-        with turns.offered():
-            found = fetched.wait()
-            beside.shutdown()
+        found = fetched.wait()
+        beside.shutdown()
         scores = [{} for _ in setups] if finish_scores is None else finish_scores()
         means = [found[i].item() if i in found else None for i in range(len(setups))]
         done = [sha256.result() for sha256 in hashes]
@@ -269,7 +267,7 @@ def _forward(setup: Setup, params: Tree, buffers: Tree, x: Inputs) -> Output:
 
 def _batch_size(setup: Setup) -> int:
     """On a CPU, so few images that what convolutions make of them stays in its caches."""
-    return 100 if setup.device.type == "cpu" and setup.model.has_convolutions else 2000
+    return 100 if setup.device.type == "cpu" and setup.model.convolutions else 2000
 
 
 def _is_local(setup: Setup, result: RoundResult) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from gcfed import turns
+from gcfed.capacity import is_device_shared
 from gcfed.core import keys
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.engines import Engine
@@ -152,7 +152,11 @@ def _in_smaller_chunks(engine: Engine, setups: Sequence[Setup], error: Exception
     halved, which would change last bits.
     """
     size = setups[0].chunk or setups[0].schedule.cohort_size
-    if size == 1 or turns.is_shared():
+    if is_device_shared():
+        raise InputError(
+            "memory is short beside other cells on this device: let fewer share it (--per-device)"
+        ) from error
+    if size == 1:
         raise error
     engine.close()
     torch.cuda.empty_cache()

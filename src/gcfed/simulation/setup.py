@@ -125,12 +125,31 @@ class Setup:
             "server_lr = 1": (s.server_lr == 1, f"server_lr={s.server_lr}"),
             "SGD": (self.optimizer.momentum is not None, type(self.optimizer).__name__),
             "uniform weights": (s.weighting == "uniform", f"weighting={s.weighting!r}"),
+            "the plain mean of uploads": (
+                not (apart := self._reads_uploads_apart()),
+                f"{' and '.join(apart)}, which looks at uploads one by one,",
+            ),
+            "buffers that stay local": (
+                self.buffers == "local" or not self.model.buffers,
+                f"buffers='average' with a model that has {', '.join([*self.model.buffers][:3])}",
+            ),
         }
+
+    def _reads_uploads_apart(self) -> list[str]:
+        """The parts of the algorithm for which the mean of uploads is not enough."""
+        hooks = ("init_row", "receive", "aggregate")
+        kinds = [type(part) for part in parts(self.algorithm)]
+        return [
+            kind.__name__
+            for kind in kinds
+            if any(getattr(kind, hook) is not getattr(Algorithm, hook) for hook in hooks)
+        ]
 
     @cached_property
     def chosen(self) -> Choice:
         """Which engine trains this run, and why it is this one."""
-        return choose(self.engine, self.model, self.schedule.batch_size, self.own_draws)
+        batch_size = self.schedule.batch_size
+        return choose(self.engine, self.model, batch_size, self.precision, self.own_draws)
 
     @cached_property
     def own_draws(self) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from typing import Generic, TypeVar
 
 import torch
 
-from gcfed import turns
 from gcfed.core import tree
 
 T = TypeVar("T")
@@ -60,26 +59,21 @@ class SideStream:
             return Fetched(tree.map(lambda x: x.cpu(), value))
         # torch takes memory that is pinned for such copies, so they do not wait
         host = tree.map(lambda x: x.to("cpu", non_blocking=True), value)
-        return Fetched(host, self._stream.record_event())
+        return Fetched(host, _recorded(self._stream))
 
 
 AT_ONCE = SideStream()
 """For numbers that are needed before anything else is done."""
 
 
-@contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """Inside, this thread's work on a GPU is in a stream of its own, and waits for no other's."""
-    if device.type != "cuda":
-        yield
-        return
-    stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device), torch.cuda.stream(stream):
-        yield
-
-
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has done what this thread asked for; meanwhile others have their turn."""
-    with turns.offered():
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+    """Wait until a device has done what this process asked for."""
+    if device.type == "cuda":
+        _recorded(torch.cuda.current_stream(device)).synchronize()
+
+
+def _recorded(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """What has come when all that a stream was given is done; to wait for it takes no core."""
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event

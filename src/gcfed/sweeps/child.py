@@ -1,9 +1,4 @@
-"""A process that trains cells: what it is told, what it tells, and its life.
-
-On a GPU it may train several cells at once, each in a thread and on a CUDA stream of its own.  Work
-of different streams of one process shares a GPU at any moment, while that of different processes
-takes turns.
-"""
+"""A process that trains cells: what it is told, what it tells, and its life."""
 
 import os
 import signal
@@ -12,7 +7,7 @@ import traceback
 import warnings
 from _thread import interrupt_main
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,26 +15,21 @@ from typing import NamedTuple
 
 import torch
 
+from gcfed.capacity import share_device
 from gcfed.config.settings import Config
+from gcfed.engines.workers import available_cores
 from gcfed.errors import InputError, reason
-from gcfed.runs.interrupt import ask_threads
 from gcfed.runs.store import RunStore
 from gcfed.simulation.evaluation import Record
-from gcfed.simulation.side_stream import own_stream
-from gcfed.turns import Turns
 
 
 class CellJob(NamedTuple):
-    """A cell to train: runs to do together, and the number of their rounds to tell of.
-
-    One that is to be ``alone`` shares its process with no other.
-    """
+    """A cell to train: runs to do together, and the number of their rounds to tell of."""
 
     number: int
     configs: tuple[Config, ...]
     store: Path
     score: str
-    alone: bool = False
 
 
 class Stop(NamedTuple):
@@ -87,10 +77,13 @@ def serve(
     device: str,
     cores: Sequence[int],
     threads: int,
+    sharing: int,
     folder: Path,
-    num_cells: int = 1,
 ) -> None:
-    """The life of a process: cells, until it is told to stop or the parent is gone."""
+    """The life of a process: cells, until it is told to stop or the parent is gone.
+
+    ``sharing`` processes have cells on its device at once.
+    """
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C is the parent's to handle, and to tell
     os.chdir(folder)  # multiprocessing goes to where the parent began
@@ -100,23 +93,22 @@ def serve(
         torch.set_num_threads(threads)
     if (index := torch.device(device).index) is not None:  # "cuda" is the current one
         torch.cuda.set_device(index)
-    Child(pipe, device, num_cells).live()
+    if sharing > 1 and device != "cpu":
+        share_device()
+        part = max(available_cores() // sharing, 1)
+        torch.set_num_threads(part)
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(part))
+    Child(pipe).live()
 
 
 class Child:
-    """The inside of a process: a thread listens, and cells are trained.
+    """The inside of a process, in two threads: one trains, one listens."""
 
-    One cell at a time is trained by the main thread, which can be interrupted; several at once are
-    trained by a thread each, which take turns.
-    """
-
-    def __init__(self, pipe: Connection, device: str = "cpu", num_cells: int = 1) -> None:
-        self._pipe, self._device, self._num_cells = pipe, torch.device(device), num_cells
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
         self._inbox: SimpleQueue[CellJob | None] = SimpleQueue()
         self._is_busy = self._is_stopping = False
         self._sending = threading.RLock()
-        self._turns = Turns()
-        self._number = _CellNumber()
 
     def live(self) -> None:
         signal.signal(signal.SIGINT, self._interrupted)
@@ -124,28 +116,8 @@ class Child:
         warnings.filterwarnings("ignore", "stopping after this round")  # the parent says it
         threading.Thread(target=self._listen, daemon=True).start()
         self._send(Ready())
-        if self._num_cells == 1:
-            self._work()
-            return
-        threads = [threading.Thread(target=self._work_beside) for _ in range(self._num_cells)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    def _work(self) -> None:
         while (job := self._inbox.get()) is not None:
-            self._number.value = job.number
             self._send(self._do(job))
-
-    def _work_beside(self) -> None:
-        """Train cells while other threads train others."""
-        with own_stream(self._device):
-            while (job := self._inbox.get()) is not None:
-                self._number.value = job.number
-                with nullcontext() if job.alone else self._turns.taken():
-                    ended = self._do(job)
-                self._send(ended)
 
     def _listen(self) -> None:
         """What stops a cell reaches it as Ctrl-C would."""
@@ -158,15 +130,13 @@ class Child:
                 self._inbox.put(message)
                 continue
             self._is_stopping = True  # before a cell that is only about to begin looks
-            for _ in range(self._num_cells):
-                self._inbox.put(None)
-            ask_threads()
+            self._inbox.put(None)
             interrupt_main()
             if message is None:
                 return
 
     def _interrupted(self, *_: object) -> None:
-        if self._is_busy and self._num_cells == 1:
+        if self._is_busy:
             raise KeyboardInterrupt
 
     def _do(self, job: CellJob) -> Ended:
@@ -201,15 +171,8 @@ class Child:
         self._send(Note(str(message)))
 
     def _send(self, message: ChildMessage) -> None:
-        """Tell the parent something of the cell that this thread is at."""
         with self._sending, suppress(OSError):  # a parent that is gone needs no news
-            self._pipe.send((self._number.value, message))
-
-
-class _CellNumber(threading.local):
-    """Which cell a thread is at; 0 before its first."""
-
-    value = 0
+            self._pipe.send(message)
 
 
 def _one_line(error: BaseException) -> str:

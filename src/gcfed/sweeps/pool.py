@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gcfed.errors import InputError
 from gcfed.runs.interrupt import stop_request
-from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Note, Ready, Started, Stop, serve
+from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Ready, Started, Stop, serve
 from gcfed.sweeps.devices import Allotment, shares
 
 Tell = Callable[[int, str, ChildMessage], None]
@@ -32,7 +32,13 @@ def run_jobs(
     What a process gets does not depend on how many jobs there are.  ``began_on``: the devices of
     cells that were interrupted, which go on where they began.
     """
-    waiting, slots = list(jobs), make_slots(devices[: len(jobs)], allotment)
+    waiting, used = list(jobs), devices[: len(jobs)]
+    parts = shares(used, allotment.cores)
+    beside = Counter(used)
+    slots = [
+        Slot(device, cores, allotment.threads, beside[device])
+        for device, cores in zip(used, parts, strict=True)
+    ]
     with stop_request() as request:
         try:
             while True:
@@ -41,13 +47,13 @@ def run_jobs(
                     for slot in slots:
                         slot.stop()
                 for slot in slots:
-                    while (job := _next(waiting, slot, began_on)) is not None:
-                        slot.give(job, tell)
-                if not any(slot.jobs for slot in slots):
+                    if slot.job is None and waiting:
+                        slot.give(_next(waiting, slot.device, began_on), tell)
+                if not any(slot.job for slot in slots):
                     return
-                wait([slot.pipe for slot in slots if slot.jobs], POLL)
+                wait([slot.pipe for slot in slots if slot.job], POLL)
                 for slot in slots:
-                    waiting += slot.hear(tell)
+                    slot.hear(tell)
         finally:
             for slot in slots:
                 slot.release()
@@ -55,124 +61,78 @@ def run_jobs(
                 slot.end()
 
 
-def make_slots(devices: Sequence[str], allotment: Allotment) -> list["Slot"]:
-    """A process for each part of a CPU, and one for all cells that share another device."""
-    parts = shares([device for device in devices if device == "cpu"], allotment.cores)
-    others = Counter(device for device in devices if device != "cpu")
-    return [
-        *(Slot(device, [], allotment.threads, count) for device, count in others.items()),
-        *(Slot("cpu", cores, allotment.threads) for cores in parts),
-    ]
-
-
-def _next(waiting: list[CellJob], slot: "Slot", began_on: Mapping[int, str]) -> CellJob | None:
-    """Take the job that a slot is to do next, if there is one that it has room for."""
-    fitting = [job for job in waiting if slot.has_room(job)]
-    if not fitting:
-        return None
-    at_home = (job for job in fitting if began_on.get(job.number, slot.device) == slot.device)
-    job = next(at_home, fitting[0])
+def _next(waiting: list[CellJob], device: str, began_on: Mapping[int, str]) -> CellJob:
+    fitting = (job for job in waiting if began_on.get(job.number, device) == device)
+    job = next(fitting, waiting[0])
     waiting.remove(job)
     return job
 
 
 class Slot:
-    """A device, its process, and the cells that this is at, by number.
-
-    Where several cells share a process, one that fails by an error in code, and all of one that
-    dies, are tried again alone: the fault may be another's, and so may the memory that is missing.
-    """
+    """A device that so many processes share, one of these, and the cell that this is at."""
 
     pipe: Connection
 
-    def __init__(self, device: str, cores: Sequence[int], threads: int, num_cells: int = 1) -> None:
+    def __init__(self, device: str, cores: Sequence[int], threads: int, sharing: int = 1) -> None:
         self.device, self._cores, self._threads = device, cores, threads
-        self._num_cells = num_cells
-        self.jobs: dict[int, CellJob] = {}
+        self._sharing = sharing
+        self.job: CellJob | None = None
         self._spawn = multiprocessing.get_context("spawn")
         self._process: multiprocessing.process.BaseProcess | None = None
         self._gone: list[multiprocessing.process.BaseProcess] = []
-        self._is_ready = self._is_stopped = self._is_spoilt = False
-
-    def has_room(self, job: CellJob) -> bool:
-        """Whether a cell can begin here now."""
-        if not self.jobs:
-            return True
-        alone = job.alone or any(other.alone for other in self.jobs.values())
-        return len(self.jobs) < self._num_cells and not alone and not self._is_spoilt
+        self._is_ready = self._is_stopped = False
 
     def give(self, job: CellJob, tell: Tell) -> None:
         """Have a cell trained, by a new process if there is none."""
-        if self._process is None or not (self.jobs or self._process.is_alive()):
+        if self._process is None or not self._process.is_alive():
             self.release()
             self._start()
         where = {"device": self.device}
-        job = job._replace(configs=tuple(c.model_copy(update=where) for c in job.configs))
-        self.jobs[job.number] = job
+        self.job = job._replace(configs=tuple(c.model_copy(update=where) for c in job.configs))
         tell(job.number, self.device, Started())
         with suppress(OSError):  # a process that has died is noticed when it is heard
-            self.pipe.send(job)
+            self.pipe.send(self.job)
 
     def _start(self) -> None:
         self.pipe, theirs = self._spawn.Pipe()
-        place = (self.device, self._cores, self._threads, Path.cwd())
-        self._process = self._spawn.Process(target=serve, args=(theirs, *place, self._num_cells))
+        place = (self.device, self._cores, self._threads, self._sharing, Path.cwd())
+        self._process = self._spawn.Process(target=serve, args=(theirs, *place))
         self._process.start()
         theirs.close()
         self._is_ready = False
 
     def stop(self) -> None:
-        if self.jobs and not self._is_stopped:
+        if self.job is not None and not self._is_stopped:
             self._is_stopped = True
             with suppress(OSError):
                 self.pipe.send(Stop())
 
-    def hear(self, tell: Tell) -> list[CellJob]:
-        """Take in what the process says; if it is dead, its cells failed.  What to try again."""
-        again: list[CellJob] = []
-        while self.jobs:
+    def hear(self, tell: Tell) -> None:
+        """Take in what the process says; if it is dead, its cell failed."""
+        while self.job is not None:
+            number = self.job.number
             alive = self._process is not None and self._process.is_alive()
             try:
-                heard = self.pipe.recv() if self.pipe.poll() else None
+                message = self.pipe.recv() if self.pipe.poll() else None
             except (EOFError, OSError):
-                heard, alive = None, False
-            if heard is not None:
-                number, message = heard
-                again += self._take(number, message, tell)
+                message, alive = None, False
+            if message is not None:
+                self._take(number, message, tell)
             elif alive:
-                break
+                return
             else:
-                epitaph = Ended([], self._epitaph())
-                for number in list(self.jobs):
-                    again += self._end(number, epitaph, tell, is_fault=True)
+                self._take(number, Ended([], self._epitaph()), tell)
                 self.release()
-        return again
 
-    def _take(self, number: int, message: ChildMessage, tell: Tell) -> list[CellJob]:
+    def _take(self, number: int, message: ChildMessage, tell: Tell) -> None:
         if isinstance(message, Ready):
             self._is_ready = True
-            return []
-        if number not in self.jobs:  # a warning of a thread that is at no cell
-            number = next(iter(self.jobs))
-        if not isinstance(message, Ended):
-            tell(number, self.device, message)
-            return []
-        is_fault = message.trace is not None
-        self._is_spoilt |= is_fault  # what an error leaves of a device is not known
-        again = self._end(number, message, tell, is_fault=is_fault)
-        if self._is_spoilt and not self.jobs:
-            self.release()
-        return again
-
-    def _end(self, number: int, ended: Ended, tell: Tell, *, is_fault: bool) -> list[CellJob]:
-        """A cell is over here; it is given back if it is to be tried again."""
-        job = self.jobs.pop(number)
-        if is_fault and self._num_cells > 1 and not job.alone:
-            said = f"it failed beside other cells, and is tried again alone: {ended.reason}"
-            tell(number, self.device, Note(said))
-            return [job._replace(alone=True)]
-        tell(number, self.device, ended)
-        return []
+            return
+        if isinstance(message, Ended):
+            self.job = None
+            if message.trace is not None:  # what an error leaves of a device is not known
+                self.release()
+        tell(number, self.device, message)
 
     def _epitaph(self) -> str:
         assert self._process is not None
@@ -193,8 +153,7 @@ class Slot:
         if self._process is not None:
             self.pipe.close()
             self._gone.append(self._process)
-        self._process = None
-        self.jobs, self._is_spoilt = {}, False
+        self._process = self.job = None
 
     def end(self) -> None:
         """Wait until all its processes are gone."""
