@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from gcfed import ALGORITHMS, DATASETS, METRICS, MODELS, PARTITIONS
+from gcfed import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS
 
 
 @pytest.fixture(autouse=True)
 def as_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In an empty folder, in float32, by a fixed seed; what a page registers is forgotten."""
     monkeypatch.chdir(tmp_path)
-    for registry in (ALGORITHMS, DATASETS, METRICS, MODELS, PARTITIONS):
+    for registry in (ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from gcfed import ALGORITHMS, DATASETS, METRICS, MODELS, PARTITIONS
+from gcfed import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS
 from gcfed.cli import main
 from gcfed.config.settings import Config
 
@@ -87,7 +87,7 @@ def gcfed(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def registries(monkeypatch):
     """What a test registers is forgotten after it."""
-    for registry in (ALGORITHMS, DATASETS, METRICS, MODELS, PARTITIONS):
+    for registry in (ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 

@@ -168,7 +168,7 @@ FORMS = [
     ([[X[0], [1, 0, 0]]] * 8, "train example 0 has a list as its label: give one number or word"),
     ([[X[:20], Y[:3]], [X[20:], Y[20:]]], "client 0:.* 20 examples have 3 labels"),
     ((X, Y[:, None].astype(np.float32)), "the loss cannot read logits of shape .4. and labels of"),
-    ((X, np.eye(4, dtype=int)[Y]), "the loss cannot read logits of shape"),
+    ((X, np.eye(4, dtype=int)[Y]), "the loss cannot read logits of shape.*loss='bce' reads them"),
 ]
 
 
@@ -303,7 +303,9 @@ ARGUMENTS = {
     "the metric mine cannot read .*ZeroDivisionError": lambda: tried(
         metrics={"mine": lambda a, b: 1 / 0}
     ),
-    "the loss gives one value for a batch": lambda: tried(loss=nn.functional.cross_entropy),
+    "the loss gives one value for a batch": lambda: tried(
+        loss=lambda logits, y: nn.functional.cross_entropy(logits, y)
+    ),
     "the loss cannot read .*TypeError": lambda: tried(loss=3),
     "the model gives a tuple, where a tensor": lambda: tried(nn.LSTM(3, 4), algorithm="fedavg"),
     "the parameter weight is on the device 'meta'": lambda: tried(nn.Linear(3, 4, device="meta")),

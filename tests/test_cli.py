@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from gcfed import ALGORITHMS, DATASETS, ENGINES, MODELS, PARTITIONS
 from gcfed.cli import demo, training
 from gcfed.config.settings import Config
+from gcfed.core.losses import LOSSES
 from gcfed.core.metrics import METRICS
 from gcfed.results.comparison import compare
 from gcfed.results.finding import find_runs
@@ -380,6 +381,7 @@ def test_the_demo_is_what_it_says():
         ("models", MODELS),
         ("partitions", PARTITIONS),
         ("engines", ENGINES),
+        ("losses", LOSSES),
         ("metrics", METRICS),
         ("settings", Config.model_fields),
     ],

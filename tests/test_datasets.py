@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import weakref
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -347,6 +348,23 @@ def test_writing_to_what_is_mapped_changes_no_one_elses(tmp_path, source):
     one.train.x[:] = 0
     assert torch.equal(other.train.x, Decoder()().train.x)
     assert torch.equal(cache.cached(tmp_path, "mine", [source], None).train.x, other.train.x)
+
+
+def test_what_was_decoded_is_let_go_before_its_file_is_mapped(tmp_path, source, monkeypatch):
+    made, alive, read = [], [], cache._read
+
+    def decode():
+        decoded = Decoder()()
+        made.append(weakref.ref(decoded.train.x))
+        return decoded
+
+    def watched(*arguments):
+        alive.append([ref() is not None for ref in made])
+        return read(*arguments)
+
+    monkeypatch.setattr(cache, "_read", watched)
+    cache.cached(tmp_path, "mine", [source], decode)
+    assert alive == [[], [False]]
 
 
 def change_source(file, source):

@@ -11,7 +11,18 @@ from made_runs import LOSS, make_run, make_runs
 from running import TINY, flags, lines, tiny
 from torch import nn
 
-from gcfed import DATASETS, METRICS, InputError, compare, fit, load_run, resume, run, sweep
+from gcfed import (
+    DATASETS,
+    METRICS,
+    BatchMetric,
+    InputError,
+    compare,
+    fit,
+    load_run,
+    resume,
+    run,
+    sweep,
+)
 from gcfed.core.metrics import Scale, as_metrics, named
 from gcfed.results.directory import saved_best
 
@@ -29,6 +40,17 @@ import gcfed
 def doubt():
     '''How much the largest probability lacks to one.'''
     return gcfed.Metric(lambda logits, y: 1 - logits.softmax(1).amax(1), better="lower")
+"""
+KAPPA = """
+import torchmetrics
+
+import gcfed
+
+
+@gcfed.METRICS.register("kappa")
+def kappa():
+    '''Cohen's kappa.'''
+    return torchmetrics.CohenKappa(task="multiclass", num_classes=10)
 """
 
 
@@ -68,6 +90,30 @@ def test_perplexity_is_the_exponential_of_the_mean_loss():
     losses = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
     found = value(named("perplexity"), losses, torch.zeros(2), lambda logits, y: logits)
     assert found == pytest.approx(np.exp(1))
+
+
+def test_among_the_five_largest_logits():
+    logits = torch.arange(6.0).expand(4, 6)  # class 0 is last
+    y = torch.tensor([0, 1, 5, 0])
+    assert value(named("top5"), logits, y) == 0.5
+    assert value(named("top5"), logits[:, :3], y % 3) == 1  # of fewer classes, among all
+
+
+def test_macro_f1_is_the_mean_over_classes():
+    """Class 3 neither occurs nor is predicted, and class 2 is never right."""
+    predicted, y = torch.tensor([0, 0, 1, 2, 1]), torch.tensor([0, 1, 1, 1, 2])
+    logits = nn.functional.one_hot(predicted, 4).float()
+    f1 = [2 * 1 / (2 * 1 + 1 + 0), 2 * 1 / (2 * 1 + 1 + 2), 0]
+    assert value(named("macro_f1"), logits, y) == pytest.approx(np.mean(f1))
+    labels = torch.tensor([[1, 0], [1, 1], [0, 0]])
+    outputs = torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, -2.0]])
+    assert value(named("macro_f1"), outputs, labels) == pytest.approx((0.5 + 1) / 2)
+
+
+def test_mae_is_the_mean_absolute_error():
+    y = torch.tensor([1.0, 2.0, 4.0])
+    assert value(named("mae"), y[:, None] + torch.tensor([[1.0], [-2.0], [0.0]]), y) == 1
+    assert named("mae").scale("mae") == Scale("mae", "lower")
 
 
 def test_of_a_plain_function_higher_is_better():
@@ -176,6 +222,99 @@ def test_runs_of_before_are_read_by_their_accuracy_or_their_loss(tmp_path):
     (row,) = compare(tmp_path).rows()
     assert row["final_mean"] == pytest.approx(np.mean(last))
     assert row["best_mean"] == min(last)
+
+
+# torchmetrics
+
+
+def told(metric, outputs, y, parts):
+    """The value of a metric that is told of these parts of the examples, one by one."""
+    judgement = metric.begin(y.device)
+    for part in torch.arange(len(y)).split(parts):
+        judgement.add(outputs[part], y[part])
+    return judgement.result()
+
+
+class Largest:
+    """The largest error so far, a metric as torchmetrics has them."""
+
+    higher_is_better = False
+
+    def __init__(self):
+        self.found = []
+
+    def update(self, outputs, y):
+        self.found.append((outputs - y).abs().max())
+
+    def compute(self):
+        return torch.stack(self.found).max()
+
+    def reset(self):
+        self.found = []
+
+    def to(self, device):
+        return self
+
+
+def test_a_metric_that_is_told_of_every_batch(numbers):
+    """Each evaluation has a copy of its own, and outputs have the shape of labels."""
+    given = Largest()
+    history = fit(nn.Linear(4, 1), numbers, metrics={"largest": given}, **SETTINGS)
+    x, y = numbers.test
+    expected = (history.module(x)[:, 0] - y).abs().max().item()
+    assert history["test_largest"][-1] == pytest.approx(expected)
+    assert told(BatchMetric(given), y[:, None] + y[:, None].sign(), y, 7) == pytest.approx(1)
+    assert history.experiment.metric == Scale("largest", "lower")
+    assert given.found == []
+
+
+@pytest.mark.slow
+def test_a_metric_of_torchmetrics_is_told_of_every_batch():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    draws = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(40, 3, generator=draws), torch.randint(3, (40,), generator=draws)
+    f1 = torchmetrics.F1Score(task="multiclass", num_classes=3, average="macro")
+    error = torchmetrics.MeanSquaredError()
+    found = as_metrics({"f1": f1, "error": error})
+    expected = pytest.approx(value(named("macro_f1"), logits, y), rel=1e-6)
+    assert [told(found["f1"], logits, y, parts) for parts in (40, 7)] == [expected] * 2
+    assert [metric.scale(name).better for name, metric in found.items()] == ["higher", "lower"]
+    assert BatchMetric(f1, better="lower", percent=True).scale("f1") == Scale("f1", "lower", True)
+    # outputs of shape [n, 1] are for labels of shape [n]
+    assert told(found["error"], logits[:, :1], logits[:, 1], 9) == pytest.approx(
+        (logits[:, 0] - logits[:, 1]).square().mean().item()
+    )
+    assert f1.update_count == 0  # the one that was given is never told of anything
+
+
+@pytest.mark.slow
+def test_fit_is_judged_by_torchmetrics():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    x, y = torch.randn(90, 4, generator=torch.Generator().manual_seed(0)), torch.arange(90) % 3
+    kappa = torchmetrics.CohenKappa(task="multiclass", num_classes=3)
+    matrix = torchmetrics.ConfusionMatrix(task="multiclass", num_classes=3)
+    history = fit(nn.Linear(4, 3), (x, y), metrics={"kappa": kappa}, **SETTINGS)
+    test = history.experiment.tests["test"]
+    assert history["test_kappa"][-1] == pytest.approx(kappa(history.module(test.x), test.y).item())
+    assert history.experiment.metric == Scale("kappa")
+    with pytest.raises(InputError, match=r"metric matrix cannot judge .*shape \[3, 3\], where one"):
+        fit(nn.Linear(4, 3), (x, y), metrics={"matrix": matrix}, **SETTINGS)
+
+
+@pytest.mark.slow
+def test_a_metric_of_torchmetrics_in_a_plugin(gcfed, tmp_path):
+    pytest.importorskip("torchmetrics")
+    (tmp_path / "mine.py").write_text(KAPPA)
+    words = flags(metrics='["kappa", "top5", "macro_f1"]', checkpoint_every=1)
+    assert gcfed("run", *words, "--plugin", "mine.py", "--out", "a").code == 0
+    assert gcfed("resume", "a", "--rounds", "3").code == 0
+    found = lines(tmp_path / "a")
+    assert all(-1 <= line["test_kappa"] <= 1 for line in found)
+    assert list(found[0])[1:6] == [
+        *("test_accuracy", "test_loss", "test_kappa", "test_top5", "test_macro_f1")
+    ]
+    assert load_run(tmp_path / "a").metric == Scale("kappa")
+    assert "kappa: mean" in gcfed("compare", "a").out
 
 
 # comparisons

@@ -13,6 +13,7 @@ from torch import nn
 
 from gcfed import Streams, Vectorized, parse, run_round, simulate, simulate_together, start
 from gcfed.core import tree
+from gcfed.data import Lazy, dataset_from
 from gcfed.engines.graphs import many_sizes
 from gcfed.engines.lineup import Lineup
 from gcfed.engines.recorder import CudaRecorder, Recorder
@@ -112,6 +113,16 @@ def test_runs_trained_together_are_one_line(kind, make_setup, close):
     for setup, result in zip(setups, together.values(), strict=True):
         *_, alone = simulate(replace(setup, engine="sequential"))
         close((result.server, result.uploads), (alone.server, alone.uploads))
+
+
+def test_examples_that_are_read_when_they_are_needed(kind, make_setup, data, close):
+    pairs = list(zip(data.x, data.y.tolist(), strict=True))
+    lazy = dataset_from(Lazy(pairs, processes=0), (data.x, data.y), dtype=torch.float64).train.x
+    ours = make_setup(parse("gcfed"), engine=on_cpu(kind), data=replace(data, x=lazy), rounds=2)
+    for found, expected in zip(
+        simulate(ours), simulate(replace(ours, data=data, engine="sequential")), strict=True
+    ):
+        close(found.server, expected.server)
 
 
 def test_fewer_clients_are_trained_by_the_same_program(kind, make_setup, close):

@@ -35,8 +35,8 @@ from gcfed.core.client import RECEIVED
 from gcfed.engines.fresh_worker import _trainer, packed
 from gcfed.engines.lineup import copy as copy_to
 from gcfed.engines.shared_memory import allocated, lay_into
-from gcfed.engines.worker_pool import WorkerPool
 from gcfed.engines.workers import _brief
+from gcfed.processes import WorkerPool
 from gcfed.simulation.round import prepare
 
 
@@ -325,7 +325,7 @@ def test_how_memory_is_freed_changes_in_workers_alone(make_setup, tmp_path, monk
     def note():
         (tmp_path / str(os.getpid())).touch()
 
-    monkeypatch.setattr("gcfed.engines.worker_pool.keep_freed_memory", note)
+    monkeypatch.setattr("gcfed.processes.keep_freed_memory", note)
     rounds = simulate(make_setup(GCFed(), engine="workers(processes=2)"))
     next(rounds)
     workers = {str(p.pid) for p in multiprocessing.active_children()}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Client, ClientTask
+from gcfed.core.losses import cross_entropy
 from gcfed.core.model import Model
 from gcfed.core.optimizer import SGD
 from gcfed.core.schedule import Schedule
@@ -22,7 +23,6 @@ from gcfed.core.server import Server, ServerTask
 from gcfed.core.tree import Tree
 from gcfed.core.types import Batch, Inputs, Output
 from gcfed.errors import InputError, reason
-from gcfed.simulation.setup import cross_entropy
 
 MakeModule = Callable[[str], nn.Module]
 """Makes the module to train on a device, which it is given by name."""

@@ -14,9 +14,10 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 import torch
 
 from gcfed.core import keys, tree
+from gcfed.core.lazy import loaded
 from gcfed.core.precision import arithmetic
 from gcfed.core.server import Server
-from gcfed.core.types import Inputs
+from gcfed.core.types import Inputs, Stored
 from gcfed.errors import InputError
 from gcfed.registry import Registry
 from gcfed.simulation.evaluation import Record, TestSet
@@ -70,8 +71,8 @@ class Observation:
             raise InputError("this round comes without test examples, which a probe asks for")
         return self.test
 
-    def _as_read(self, x: Inputs) -> Inputs:
-        transform = self.setup.transform
+    def _as_read(self, stored: Stored) -> Inputs:
+        x, transform = loaded(stored), self.setup.transform
         return x if transform is None else transform(x, None)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad, jacrev
 
 from gcfed.core import keys
-from gcfed.core.client import Loss
+from gcfed.core.losses import Loss
 
 NUM_CLIENTS, NUM_EXAMPLES, NUM_INPUTS, NUM_OUTPUTS = 10, 20, 8, 3
 NEWTON_STEPS = 10  # more than the logistic problem needs

@@ -22,6 +22,7 @@ REGISTRIES = {
     "models": ("gcfed.models", "MODELS"),
     "partitions": ("gcfed.data", "PARTITIONS"),
     "engines": ("gcfed.engines", "ENGINES"),
+    "losses": ("gcfed.core.losses", "LOSSES"),
     "metrics": ("gcfed.core.metrics", "METRICS"),
     "availabilities": ("gcfed.population.availability", "AVAILABILITIES"),
     "samplers": ("gcfed.population.samplers", "SAMPLERS"),

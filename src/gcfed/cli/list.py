@@ -17,9 +17,9 @@ def list_(
 ) -> None:
     """List what there is to choose from, a line each.
 
-    WHAT is algorithms, datasets, models, partitions, engines, metrics, probes, availabilities,
-    samplers, faults, trackers, authors (methods as the authors of GC-Fed ran them), or settings (of
-    gcfed run).
+    WHAT is algorithms, datasets, models, partitions, engines, losses, metrics, probes,
+    availabilities, samplers, faults, trackers, authors (methods as the authors of GC-Fed ran them),
+    or settings (of gcfed run).
     """
     if what not in LISTS:
         raise unknown("list", what, LISTS)

@@ -77,8 +77,8 @@ def run(
 
     CONFIG.toml is a file of settings, such as the config.toml of a run; the options below change
     some of them.  'gcfed list settings' shows all, with their defaults; 'gcfed list algorithms',
-    datasets, models, partitions, engines and metrics show what they can name.  A run that is in the
-    store already is not done again: asked for more rounds, it goes on.
+    datasets, models, partitions, engines, losses and metrics show what they can name.  A run that
+    is in the store already is not done again: asked for more rounds, it goes on.
 
     Examples:
 

@@ -15,11 +15,13 @@ from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_pr
 from gcfed.config.materials import load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
-from gcfed.config.trial import readable_labels, try_model, warn_of_small_clients
+from gcfed.config.targets import loss_text, make_loss, metrics_for
+from gcfed.config.trial import try_model, warn_of_small_clients
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
-from gcfed.core.client import Loss
-from gcfed.core.metrics import METRICS, Metric, Metrics, Scale, as_metrics, named
+from gcfed.core.lazy import LazyInputs
+from gcfed.core.losses import LOSSES, Loss
+from gcfed.core.metrics import METRICS, Metrics, Scale, as_metrics, named
 from gcfed.core.model import Model
 from gcfed.core.server import Server
 from gcfed.core.types import Examples
@@ -44,7 +46,7 @@ from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry
 from gcfed.simulation import evaluation
 from gcfed.simulation.evaluation import Record, TestSet
-from gcfed.simulation.setup import Setup, cross_entropy
+from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import AT_ONCE, SideStream
 from gcfed.simulation.snapshot import RoundResult
 
@@ -58,7 +60,7 @@ class Given:
     algorithm: Algorithm | None = None
     module: nn.Module | None = None
     dataset: Dataset | None = None
-    loss: Loss = cross_entropy
+    loss: Loss | None = None
     metrics: Metrics | None = None
 
 
@@ -87,6 +89,12 @@ class Experiment:
     def metric(self) -> Scale:
         """What rounds and runs are chosen by."""
         return next(iter(self.metrics.values()))
+
+    def close(self) -> None:
+        """End the processes that read examples, if there are any."""
+        for x in (self.dataset.train.x, self.dataset.test.x):
+            if isinstance(x, LazyInputs):
+                x.reader.close()
 
     def record(self, result: RoundResult) -> Record:
         """The line of a round, evaluated when it is due and at the end."""
@@ -120,7 +128,9 @@ def build(
     availability, names["availability"] = settled_availability(config.availability)
     probes = make_probes(config.probes)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
-    whole = readable_labels(whole.to(device), given.loss)
+    whole = whole.to(device)
+    names["loss"] = loss_text(config, whole, given.loss)
+    loss = make_loss(names["loss"], whole, given.loss)
     divided = divide_data(config, whole)
     dataset, partition, tests = divided.dataset, divided.partition, divided.tests
     names["partition"] = divided.text
@@ -133,7 +143,7 @@ def build(
         schedule=config.schedule(),
         engine=config.engine,
         precision=config.precision,
-        loss=given.loss,
+        loss=beside.setup.loss if beside and beside.config.loss == names["loss"] else loss,
         transform=dataset.transform,
         buffers=config.buffers,
         chunk=config.chunk,
@@ -145,7 +155,7 @@ def build(
     )
     for probe in probes.values():
         probe.check(setup)
-    metrics = _metrics(config, given, dataset)
+    metrics = metrics_for(config, names["loss"], dataset, given.metrics)
     try_model(setup, dataset, metrics)
     warn_of_small_clients(setup.schedule, partition.sizes)
     return Experiment(
@@ -178,14 +188,6 @@ def divide_data(config: Config, whole: Dataset) -> DividedData:
     return DividedData(dataset, divide(text, dataset.pool, config.clients, seed), tests, text)
 
 
-def _metrics(config: Config, given: Given, dataset: Dataset) -> dict[str, Metric]:
-    """The metrics that are given or named, or else what suits the labels."""
-    if given.metrics:
-        return as_metrics(given.metrics)
-    names = config.metrics or ("accuracy" if dataset.has_classes else "loss",)
-    return {METRICS.canonical(name): named(name) for name in names}
-
-
 def _names(config: Config, given: Given) -> dict[str, str]:
     """What is named in a config, its hyper-parameters written out."""
     named: dict[str, Registry[Any]] = {
@@ -199,6 +201,8 @@ def _names(config: Config, given: Given) -> dict[str, str]:
         named["model"] = MODELS
     if config.engine != "auto":
         ENGINES.parse(config.engine)  # it is written out by the setup, but may be misspelt
+    if given.loss is None:
+        LOSSES.parse(config.loss)
     for name in config.metrics:
         METRICS.parse(name)
     names = {key: registry.canonical(getattr(config, key)) for key, registry in named.items()}

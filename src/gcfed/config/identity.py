@@ -17,6 +17,7 @@ from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
 from gcfed.core.algorithm import parts
+from gcfed.core.losses import LOSSES
 from gcfed.data import DATASETS, PARTITIONS, Dataset
 from gcfed.errors import InputError
 from gcfed.models import MODELS
@@ -41,6 +42,7 @@ WAYS = frozenset({"data_dir", "memory", "checkpoint_every", "checkpoint_minutes"
 NAMED: dict[str, Registry[Any]] = {
     "dataset": DATASETS,
     "model": MODELS,
+    "loss": LOSSES,
     "partition": PARTITIONS,
     "sampler": SAMPLERS,
     "availability": AVAILABILITIES,

@@ -62,7 +62,7 @@ def module_for(text: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
     if isinstance(x, dict):
         raise InputError(f"model {text} reads one tensor; this data set has several")
     shape, dtype = tuple(x.shape[1:]), x.dtype if x.is_floating_point() else torch.float32
-    return make_module(text, shape, dataset.num_classes, dtype=dtype, seed=seed)
+    return make_module(text, shape, dataset.num_outputs, dtype=dtype, seed=seed)
 
 
 def read_dataset(text: str, folder: str | Path | None) -> Dataset:

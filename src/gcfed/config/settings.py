@@ -59,6 +59,7 @@ class Config(BaseModel):
     data_dir: str | None = _key(None, "where data sets are; GCFED_DATA, or a cache of yours")
     validation: float = _key(0.0, "share of the train examples kept for tuning", ge=0, lt=1)
     model: str = _key("cnn", "what to train")
+    loss: str = _key("cross_entropy", "what clients minimise; mse where labels are numbers")
     init: str | None = _key(None, "a safetensors file of weights to start from")
     partition: str = _key("dirichlet(alpha=0.1)", "who holds which examples")
     clients: int | None = _key(None, "number of clients; 100, or as many as the data has", **COUNT)
@@ -85,7 +86,7 @@ class Config(BaseModel):
     partition_seed: int | None = _key(None, "draws the partition instead", **SEED)
     init_seed: int | None = _key(None, "draws the initial weights instead", **SEED)
     metrics: tuple[str, ...] = _key(
-        (), "what a run is judged by, the first above all; accuracy, or the loss without classes"
+        (), "what a run is judged by, the first above all; accuracy, or what suits the loss"
     )
     evaluate_every: int = _key(1, "rounds from one evaluation to the next", **COUNT)
     probes: tuple[str, ...] = _key((), "what is measured of every round, such as 'drift'")

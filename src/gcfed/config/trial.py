@@ -8,30 +8,23 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
-from gcfed.core.client import Loss
-from gcfed.core.metrics import Metric, PerExample
+from gcfed.core.lazy import LazyInputs, loaded
+from gcfed.core.losses import is_cross_entropy
+from gcfed.core.metrics import AnyMetric, Metric, PerExample
 from gcfed.core.schedule import Schedule
 from gcfed.core.types import Inputs
 from gcfed.data import Dataset
 from gcfed.errors import InputError
 from gcfed.simulation import evaluation
-from gcfed.simulation.setup import Setup, cross_entropy
+from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import start
 
-
-def readable_labels(dataset: Dataset, loss: Loss) -> Dataset:
-    """The data set, if the loss can read its labels."""
-    y = dataset.train.y
-    if loss is cross_entropy and y.is_floating_point() and y.ndim == 1:
-        raise InputError(
-            "these labels are numbers, not classes: gcfed.fit takes a loss=... of them"
-        )
-    return dataset
+TRIED = 3  # examples, so that a mean over them can be told from a number for each
 
 
-def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> None:
-    """Show the model, the loss and metrics an example: what fails is refused before a run."""
-    x, y = tree.take(dataset.test.x, slice(1)), dataset.test.y[:1]
+def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) -> None:
+    """Show the model, the loss and metrics some examples: what fails is refused before a run."""
+    x, y = loaded(tree.take(dataset.test.x, slice(TRIED))), dataset.test.y[:TRIED]
     server = start(setup).server
     try:
         logits = evaluation.predict(setup, server, x).logits
@@ -39,38 +32,60 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> 
         shape = [list(part.shape[1:]) for _, part in tree.leaves(x)]
         raise InputError(
             f"the model cannot read an example of shape {shape[0]}: {_first_line(error)}"
-            f"{_advice(x)}"
+            f"{_advice(x, next(iter(server.params.values())).dtype)}"
         ) from error
     if not isinstance(logits, torch.Tensor):
         raise InputError(f"the model gives a {type(logits).__name__}, where a tensor belongs")
-    classes = setup.loss is cross_entropy and dataset.has_classes and logits.ndim == 2
+    classes = is_cross_entropy(setup.loss) and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
         raise InputError(f"the model gives {given} logits, and there are {needed} classes")
     _try_function("loss", setup.loss, logits, y)
     for name, metric in metrics.items():
-        if metric.of is not None:
+        if isinstance(metric, Metric) and metric.of is not None:
             _try_function(f"metric {name}", metric.of, logits, y)
         try:
-            metric.result(torch.cat(metric.columns(logits, y, setup.loss)))
+            _try_metric(metric, setup, logits, y)
         except Exception as error:
             said = f"metric {name} cannot judge outputs of shape {list(logits.shape[1:])}"
             raise InputError(f"{said}: {_first_line(error)}") from error
 
 
+def _try_metric(metric: AnyMetric, setup: Setup, logits: Tensor, y: Tensor) -> None:
+    if isinstance(metric, Metric):
+        columns = metric.columns(logits, y, setup.loss)
+        metric.result(torch.stack([column.mean() for column in columns]))
+        return
+    judgement = metric.begin(y.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are few examples, say
+        judgement.add(logits, y)
+        judgement.result()
+
+
 def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) -> None:
-    """Refuse a loss or a metric that gives no number for each example."""
+    """Refuse a loss or a metric that does not give a number, or several, for each example."""
     try:
-        found: Any = function(logits, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch warns of is refused below
+            found: Any = function(logits, y)
+            alone: Any = function(logits[:1], y[:1])
     except Exception as error:
         shapes = f"logits of shape {list(logits.shape[1:])} and labels of {list(y.shape[1:])}"
         raise InputError(
             f"the {name} cannot read {shapes}, {y.dtype}: {_first_line(error)}"
+            f"{_advice_on_labels(logits, y)}"
         ) from error
     if not isinstance(found, Tensor) or found.ndim == 0:
         raise InputError(
             f"the {name} gives one value for a batch, where one for each example belongs: "
             "torch's losses do so with reduction='none'"
+        )
+    if found.numel() != len(y) * alone.numel():
+        raise InputError(
+            f"the {name} gives {list(found.shape)} values for {len(y)} examples and "
+            f"{list(alone.shape)} for one: outputs of shape {list(logits.shape)} and labels of "
+            f"{list(y.shape)} were broadcast against each other, where one shape for both belongs"
         )
 
 
@@ -78,14 +93,27 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
-def _advice(x: Inputs) -> str:
-    """What to do about inputs of whole numbers, which a model that wants tokens alone can read."""
-    whole = [
-        str(v.dtype).removeprefix("torch.") for _, v in tree.leaves(x) if not v.is_floating_point()
-    ]
-    if not whole:
+def _advice_on_labels(logits: Tensor, y: Tensor) -> str:
+    """What to do about labels that are several whole numbers, one for each logit."""
+    if y.is_floating_point() or y.ndim == 1 or logits.shape != y.shape:
         return ""
-    return f". Its numbers are {whole[0]}: features are floats, so give x.astype('float32')"
+    return ". An example has several labels: if each is 0 or 1, loss='bce' reads them"
+
+
+def _advice(x: Inputs, wanted: torch.dtype) -> str:
+    """What to do about inputs that are not of the dtype of the weights.
+
+    Whole numbers only a model that wants tokens can read.
+    """
+    others = [_name(v.dtype) for _, v in tree.leaves(x) if v.dtype != wanted]
+    if not others:
+        return ""
+    weights = "features are floats" if wanted == torch.float32 else f"weights are {_name(wanted)}"
+    return f". Its numbers are {others[0]}: {weights}, so give x.astype('{_name(wanted)}')"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def note_on_batches(schedule: Schedule, sizes: Tensor) -> str:
@@ -98,6 +126,16 @@ def note_on_batches(schedule: Schedule, sizes: Tensor) -> str:
         f"{few:,} of {len(sizes):,} clients hold fewer examples than a batch of "
         f"{schedule.batch_size} and {then}"
     )
+
+
+def note_on_reading(dataset: Dataset) -> str:
+    """That examples are read when they are needed, and why; nothing where all are in memory."""
+    splits = {"train": dataset.train.x, "test": dataset.test.x}
+    lazy = {name: x for name, x in splits.items() if isinstance(x, LazyInputs)}
+    if not lazy:
+        return ""
+    why = next(iter(lazy.values())).reader.why
+    return f"{' and '.join(lazy)} examples are read anew for every batch ({why})"
 
 
 def warn_of_small_clients(schedule: Schedule, sizes: Tensor) -> None:

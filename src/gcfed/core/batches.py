@@ -2,9 +2,10 @@
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import tee
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.lazy import LazyInputs, Stored, in_turn
 from gcfed.core.types import Batch, Examples
 from gcfed.errors import InputError
 
@@ -25,11 +27,12 @@ class BatchPlan:
     """What a client trains on: row t of ``index`` is step t's, its first ``sizes[t]`` examples.
 
     The rest of a row is padding: it repeats an example of the client's own, whose loss is finite
-    under any algorithm.
+    under any algorithm.  ``seed`` is for what is random in examples as they are read.
     """
 
     index: np.ndarray
     sizes: np.ndarray
+    seed: int = 0
 
     @classmethod
     def of(cls, steps: Sequence[Tensor]) -> "BatchPlan":
@@ -42,7 +45,11 @@ class BatchPlan:
 
     def first(self, steps: int) -> "BatchPlan":
         """The first of its steps."""
-        return BatchPlan(self.index[:steps], self.sizes[:steps])
+        return replace(self, index=self.index[:steps], sizes=self.sizes[:steps])
+
+    def seeds(self, step: int, width: int) -> np.ndarray:
+        """A seed for each place of a step's batch, whatever the width."""
+        return np.random.SeedSequence((self.seed, step)).generate_state(width, np.uint64)
 
     def __len__(self) -> int:
         """The number of steps."""
@@ -73,7 +80,8 @@ def plan(
         row[: len(own)] = rng.permutation(own)
     sizes = np.full((passes, batches), width)
     sizes[:, -1] -= batches * width - len(own)
-    return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps])
+    seed = int(rng.integers(2**63))
+    return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps], seed)
 
 
 def repeated(part: np.ndarray, multiple: int) -> np.ndarray:
@@ -148,8 +156,8 @@ class Batches:
 
     def of(self, client: int) -> Iterator[Batch]:
         """One client's batches, without padding."""
-        for index in self.plans[client]:
-            yield self._batch(index, torch.ones_like(index, dtype=torch.bool))
+        steps = ((index, torch.ones_like(index, dtype=torch.bool)) for index in self.plans[client])
+        return Batches(self.data, [self.plans[client]])._of_steps(steps)
 
     def padded(self, client: int, width: int) -> Iterator[Batch]:
         """One client's batches, all of ``width`` examples."""
@@ -160,8 +168,7 @@ class Batches:
     def stacked(self, width: int, num_steps: int) -> Iterator[Batch]:
         """Everyone's, stacked on a leading client axis, short batches and short plans padded."""
         index, mask = self.rows(width, num_steps)
-        for t in range(num_steps):
-            yield self._batch(index[t], mask[t])
+        return self._of_steps(zip(index, mask, strict=True))
 
     def rows(self, width: int, num_steps: int) -> tuple[Tensor, Tensor]:
         """The examples of `stacked`, by their numbers, and which of them are no padding.
@@ -178,8 +185,17 @@ class Batches:
         rows, real = torch.from_numpy(index).to(device), torch.from_numpy(sizes).to(device)
         return rows, torch.arange(width, device=device) < real[..., None]
 
-    def _batch(self, index: Tensor, mask: Tensor) -> Batch:
-        examples = self.data.examples
-        index = index.to(examples.y.device)
-        x, y = tree.map(lambda v: v[index], examples.x), examples.y[index]
-        return Batch(x, y, mask.to(y.device))
+    def _of_steps(self, steps: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Batch]:
+        """The batches of steps, given by the numbers of examples and which are no padding."""
+        x, y = self.data.examples
+        rows, masks = tee((index.to(y.device), mask.to(y.device)) for index, mask in steps)
+        inputs = in_turn(self._inputs(t, x, *step) for t, step in enumerate(rows))
+        for (index, mask), values in zip(masks, inputs, strict=True):
+            yield Batch(values, y[index], mask)
+
+    def _inputs(self, t: int, x: Stored, index: Tensor, mask: Tensor) -> Stored:
+        if not isinstance(x, LazyInputs):
+            return tree.map(lambda v: v[index], x)
+        width = index.shape[-1]
+        seeds = np.stack([plan.seeds(t, width) for plan in self.plans]).reshape(index.shape)
+        return x[index].seeded(seeds, mask)

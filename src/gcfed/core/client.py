@@ -1,6 +1,6 @@
 """One client's work, as pure functions that an engine maps over clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -12,14 +12,12 @@ from torch.func import grad
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.batches import Batches, BatchPlan
+from gcfed.core.losses import Loss
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
 from gcfed.core.own_draws import generators_seeded
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Inputs, Output, Transform, Upload
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""The loss of each example (or of each of its tokens), from logits and labels."""
 
 AUGMENT = 0x61756772  # keeps a transform's keys apart from those an algorithm folds
 BEGIN = 0x626567696E  # no step has so high a number

@@ -1,12 +1,15 @@
-"""What a model is judged by: accuracy, the loss, perplexity, R2, or a function of one's own."""
+"""What a model is judged by: accuracy, R2, ..., a function of one's own, or a torchmetric."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from gcfed.core.losses import as_labels, per_example
 from gcfed.errors import InputError
 from gcfed.registry import Registry
 
@@ -81,16 +84,84 @@ class Metric:
         return (means if self.final is None else self.final(means)).item()
 
 
-Metrics = Mapping[str, Metric | PerExample]
+@runtime_checkable
+class Updated(Protocol):
+    """What is told of batch after batch and then asked for its value: a torchmetrics ``Metric``."""
+
+    def update(self, outputs: Any, y: Any, /) -> object: ...
+
+    def compute(self) -> Any: ...
+
+    def reset(self) -> object: ...
+
+    def to(self, device: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class BatchMetric:
+    """How well a model does, as a metric of torchmetrics says that is told of every batch.
+
+    ``better`` is what the metric itself says of it, and else higher.
+    """
+
+    of: Updated
+    better: Better | None = None
+    percent: bool = False
+
+    def scale(self, name: str) -> Scale:
+        higher = getattr(self.of, "higher_is_better", None) is not False
+        return Scale(name, self.better or ("higher" if higher else "lower"), self.percent)
+
+    def begin(self, device: torch.device) -> "Judgement":
+        """What one model is judged by: a copy, so that models and rounds share nothing."""
+        own = copy.deepcopy(self.of)
+        own.reset()
+        return Judgement(own.to(device))
+
+
+class Judgement:
+    """A metric of torchmetrics on its way through the batches of one model."""
+
+    def __init__(self, metric: Updated) -> None:
+        self._metric = metric
+
+    def add(self, outputs: Tensor, y: Tensor) -> None:
+        self._metric.update(as_labels(outputs, y) if outputs.numel() == y.numel() else outputs, y)
+
+    def result(self) -> float:
+        found = torch.as_tensor(self._metric.compute())
+        if found.numel() != 1:
+            raise InputError(f"it gives numbers of shape {list(found.shape)}, where one belongs")
+        return found.item()
+
+
+AnyMetric = Metric | BatchMetric
+
+Metrics = Mapping[str, AnyMetric | PerExample | Updated]
 """Metrics by name; of a plain function, higher values are better."""
 
-METRICS: Registry[Callable[[], Metric]] = Registry("metric")
+METRICS: Registry[Callable[[], AnyMetric | Updated]] = Registry("metric")
 
 
 @METRICS.register("accuracy")
 def accuracy() -> Metric:
     """The share of examples whose largest logit is that of their label; higher is better."""
     return Metric(_is_correct, percent=True)
+
+
+@METRICS.register("top5")
+def top5() -> Metric:
+    """The share of examples whose label is among the five largest logits; higher is better."""
+    return Metric(_is_among_five, percent=True)
+
+
+@METRICS.register("macro_f1")
+def macro_f1() -> Metric:
+    """The F1 score of each class, or of each label that may be 0 or 1, as a mean; higher is better.
+
+    A class that neither occurs nor is predicted is left out.
+    """
+    return Metric(_hits_and_misses, percent=True, final=_macro_f1)
 
 
 @METRICS.register("loss")
@@ -105,6 +176,12 @@ def perplexity() -> Metric:
     return Metric(better="lower", final=torch.exp)
 
 
+@METRICS.register("mae")
+def mae() -> Metric:
+    """The mean absolute error of labels that are numbers; lower is better."""
+    return Metric(_absolute_error, better="lower")
+
+
 @METRICS.register("r2")
 def r2() -> Metric:
     """The share of the variance of labels, which are numbers, that is explained; higher is better.
@@ -114,25 +191,60 @@ def r2() -> Metric:
     return Metric(_moments, final=_r2)
 
 
-def named(text: str) -> Metric:
+def named(text: str) -> AnyMetric:
     """The metric that a text such as ``"accuracy"`` names."""
     made = METRICS.parse(text)
     try:
         found = made()
     except TypeError as error:
         raise InputError(f"metric {text} cannot be made: {error}") from None
-    if not isinstance(found, Metric):
+    if isinstance(found, Updated):
+        return BatchMetric(found)
+    if not isinstance(found, AnyMetric):
         raise InputError(f"metric {text} gave a {type(found).__name__}, where a Metric belongs")
     return found
 
 
-def as_metrics(metrics: Metrics) -> dict[str, Metric]:
-    """Metrics by name, plain functions among them made into metrics."""
-    return {name: m if isinstance(m, Metric) else Metric(m) for name, m in metrics.items()}
+def as_metrics(metrics: Metrics) -> dict[str, AnyMetric]:
+    """Metrics by name, those of torchmetrics and plain functions among them made into ours."""
+    return {name: _as_metric(metric) for name, metric in metrics.items()}
+
+
+def _as_metric(metric: AnyMetric | PerExample | Updated) -> AnyMetric:
+    if isinstance(metric, AnyMetric):
+        return metric
+    return BatchMetric(metric) if isinstance(metric, Updated) else Metric(per_example(metric))
 
 
 def _is_correct(logits: Tensor, y: Tensor) -> Tensor:
     return logits.argmax(1) == y
+
+
+def _is_among_five(logits: Tensor, y: Tensor) -> Tensor:
+    return (logits.topk(min(5, logits.shape[1]), 1).indices == y[:, None]).any(1)
+
+
+def _hits_and_misses(logits: Tensor, y: Tensor) -> Tensor:
+    """Right, wrongly predicted and missed: a column of each for every class or label."""
+    if logits.numel() == y.numel():
+        predicted, actual = (
+            (as_labels(logits, y) > 0).reshape(len(y), -1),
+            y.reshape(len(y), -1) > 0,
+        )
+    else:
+        num_classes = logits.shape[1]
+        predicted, actual = (F.one_hot(c, num_classes) > 0 for c in (logits.argmax(1), y))
+    return torch.cat([predicted & actual, predicted & ~actual, ~predicted & actual], 1)
+
+
+def _macro_f1(means: Tensor) -> Tensor:
+    right, wrong, missed = means.reshape(3, -1).unbind()
+    total = 2 * right + wrong + missed
+    return (2 * right / total)[total > 0].mean()
+
+
+def _absolute_error(outputs: Tensor, y: Tensor) -> Tensor:
+    return (as_labels(outputs, y) - y).abs()
 
 
 def _moments(outputs: Tensor, y: Tensor) -> Tensor:

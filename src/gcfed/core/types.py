@@ -8,18 +8,16 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.lazy import Inputs as Inputs, Stored as Stored
 from gcfed.core.roles import Role
 from gcfed.core.tree import State, Tree
 from gcfed.errors import InputError
-
-Inputs = Tensor | dict[str, Tensor]
-"""What a model reads of a batch: a tensor, or several by name; examples on the first axis."""
 
 
 class Examples(NamedTuple):
     """``x`` and ``y`` by example; images are uint8 ``[n, channels, rows, columns]``."""
 
-    x: Inputs
+    x: Stored
     y: Tensor
 
     def take(self, index: Tensor) -> "Examples":

@@ -3,6 +3,7 @@
 from gcfed.core.types import Examples as Examples
 from gcfed.data.datasets import builtin as builtin, official as official, user as user
 from gcfed.data.datasets.dataset import DATASETS as DATASETS, Dataset as Dataset
+from gcfed.data.datasets.lazy_items import Lazy as Lazy
 from gcfed.data.datasets.user import dataset_from as dataset_from
 from gcfed.data.downloads.catalog import data_dir as data_dir
 from gcfed.data.federated import FederatedData as FederatedData

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.batches import DataHandle, repeated
-from gcfed.core.types import Examples, Inputs
+from gcfed.core.types import Examples, Stored
 from gcfed.data.partitions.partition import Partition
 from gcfed.errors import InputError
 
@@ -19,11 +19,11 @@ from gcfed.errors import InputError
 class FederatedData:
     """All examples, and who holds which: a `Partition`, or a list of each client's indices.
 
-    ``x`` is a tensor or a dict of tensors.  ``y`` is a class per example, or any other target
-    (numbers, token ids), which has no label counts.
+    ``x`` is a tensor or a dict of tensors, or `LazyInputs`.  ``y`` is a class per example, or any
+    other target (numbers, token ids), which has no label counts.
     """
 
-    x: Inputs
+    x: Stored
     y: Tensor
     parts: Partition
     num_classes: int = 0

@@ -11,9 +11,10 @@ from gcfed.engines.sequential import Sequential
 from gcfed.engines.shared_memory import can_share_memory
 from gcfed.engines.streams import Streams
 from gcfed.engines.vectorized import Fused, Vectorized
-from gcfed.engines.workers import Workers, available_cores
+from gcfed.engines.workers import Workers
 from gcfed.kernels.fitting import fits_model
 from gcfed.kernels.products import FEW
+from gcfed.processes import available_cores
 from gcfed.registry import Registry, hyper_parameters
 
 

@@ -95,7 +95,7 @@ class GraphProgram(ABC):
         self.cohort: Client = tree.map(own, lineup.cohort)
         self.at: Progress = lineup.begin()
         self.batch: Batch = tree.map(torch.clone, next(lineup.batches()))
-        self.examples = lineup.examples
+        self.examples = lineup.in_memory
         self.index = torch.zeros_like(self.batch.mask, dtype=torch.int64)
         self.sizes = many_sizes(len(lineup.steps))
         self._replays: dict[int, Callable[[], None]] = {}
@@ -116,7 +116,7 @@ class GraphProgram(ABC):
             for cohort in (self.cohort, lineup.cohort)
         )
         width = self.batch.mask.shape[1]
-        same_data = getattr(lineup.examples, "x", None) is getattr(self.examples, "x", None)
+        same_data = getattr(lineup.in_memory, "x", None) is getattr(self.examples, "x", None)
         same_task = lineup.task == self.task and lineup.width == width
         return same_task and same_data and mine == theirs
 

@@ -11,6 +11,7 @@ from torch.func import vmap
 from gcfed.core import tree
 from gcfed.core.batches import Batches
 from gcfed.core.client import RECEIVED, Client, ClientTask, Job, Progress, Trained
+from gcfed.core.lazy import LazyInputs
 from gcfed.core.types import Batch, Examples
 from gcfed.errors import InputError
 
@@ -84,6 +85,12 @@ class Lineup:
         first = self.jobs[0].batches.data.examples
         same = all(job.batches.data.examples.x is first.x for job in self.jobs)
         return first if same else None
+
+    @property
+    def in_memory(self) -> Examples | None:
+        """`examples`, if they lie in memory, where a recorded step can fetch them."""
+        here = self.examples is not None and not isinstance(self.examples.x, LazyInputs)
+        return self.examples if here else None
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """`batches` by the numbers of their `examples`, and which of these are no padding."""

@@ -1,6 +1,5 @@
 """Clients over the cores of a CPU: processes of one thread that share the weights."""
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,11 +7,12 @@ from functools import partial
 
 from gcfed.core import tree
 from gcfed.core.client import RECEIVED, Job, Trained
+from gcfed.core.lazy import LazyInputs
+from gcfed.core.types import Examples
 from gcfed.engines.engine import Engine
 from gcfed.engines.fresh_worker import packed, start_fresh
 from gcfed.engines.lineup import common_task, copy
 from gcfed.engines.shared_memory import allocated, can_share_memory, lay_into, shape
-from gcfed.engines.worker_pool import WorkerPool, can_fork, fork
 from gcfed.engines.worker_program import (
     ClientTrainer,
     Gradients,
@@ -22,11 +22,7 @@ from gcfed.engines.worker_program import (
 )
 from gcfed.errors import InputError
 from gcfed.kernels.layout import ChannelsLast
-
-
-def available_cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from gcfed.processes import WorkerPool, available_cores, can_fork, fork
 
 
 class Workers(Engine):
@@ -86,7 +82,7 @@ class WorkerProgram:
 
     def _start_fresh(self, size: int, brief: WorkerBrief) -> None:
         """Start processes that know nothing yet; the examples go into shared memory for them."""
-        examples = tuple(handle.examples for handle in self._data)
+        examples = tuple(_in_memory(handle.examples) for handle in self._data)
         shapes = brief.shapes(*examples)
         with allocated(shapes) as file:
             self._shared = lay_into(file, shapes)
@@ -126,6 +122,12 @@ class WorkerProgram:
             for field, to in mine._asdict().items():
                 n = 1 if field in RECEIVED else job.num_clients
                 tree.map(lambda a, b, n=n: a[:n].copy_(b[:n]), to, getattr(job.cohort, field))
+
+
+def _in_memory(examples: Examples) -> Examples:
+    """The tensors of examples: inputs that each process reads for itself are none."""
+    x, y = examples
+    return Examples(y[:0], y) if isinstance(x, LazyInputs) else examples
 
 
 def _kind(jobs: Sequence[Job]) -> object:

@@ -14,7 +14,7 @@ from gcfed.results.comparison import Comparison
 from gcfed.results.cost_table import costs
 from gcfed.results.groups import differing
 from gcfed.results.outcomes import GroupResult, spread
-from gcfed.results.run import Run, read_about
+from gcfed.results.run import Run, num_outputs, read_about
 from gcfed.results.tables import Entry, Section, Table
 
 ENVIRONMENT = (
@@ -126,7 +126,7 @@ def _counted(results: Sequence[GroupResult]) -> Counted:
     about, clients = read_about(weights[0]), runs[0].config.clients or 1
     algorithms = tuple(dict.fromkeys(r.group.settings["algorithm"] for r in results))
     shape, cohort = tuple(about["shape"]), min(runs[0].config.cohort, clients)
-    return Counted(algorithms, about["model"], shape, about["num_classes"], clients, cohort)
+    return Counted(algorithms, about["model"], shape, num_outputs(about), clients, cohort)
 
 
 @lru_cache

@@ -15,6 +15,7 @@ from gcfed.analysis.costs import AlgorithmCost, MakeModule, cost
 from gcfed.config.materials import make_module, read_dataset
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
+from gcfed.core.lazy import loaded
 from gcfed.core.types import Inputs
 from gcfed.data import Dataset
 from gcfed.errors import InputError
@@ -150,7 +151,7 @@ def _examples(
     data = dataset if isinstance(dataset, Dataset) else read_dataset(dataset, data_dir)
     if not data.has_classes:
         raise InputError("costs are counted for labels that are classes; these are not")
-    x = tree.take(data.train.x, slice(2))
+    x = loaded(tree.take(data.train.x, slice(2)))
     return x if data.transform is None else data.transform(x, None), data.num_classes
 
 

@@ -26,6 +26,7 @@ def facts(run: "Run") -> list[tuple[str, str]]:
         ("partition", config.partition),
         ("clients", f"{config.cohort} of {config.clients} a round"),
         ("model", config.model),
+        ("loss", config.loss),
         ("seed", str(config.seed)),
         ("status", status_of(run)),
         ("rounds", f"{len(run.records)} of {config.rounds}"),

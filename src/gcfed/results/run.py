@@ -175,8 +175,12 @@ class Run:
             ) from error
 
     def predict(self, x: Any) -> Tensor:
-        """The class of each of these raw examples; images are bytes to 255 or floats to 1."""
-        return self.logits(x).argmax(1)
+        """The class of each of these raw examples; images are bytes to 255 or floats to 1.
+
+        Where there are no classes, it is what the model says of them.
+        """
+        found = self.logits(x)
+        return found.argmax(1) if self._about["num_classes"] else found
 
     def together(self) -> list["Run"]:
         """The runs whose clients were trained at once with this one's, itself among them."""
@@ -203,7 +207,7 @@ class Run:
         load_plugins(self.config.plugins)
         about = self._about
         shape, dtype = tuple(about["shape"]), getattr(torch, about["dtype"])
-        module = make_module(about["model"], shape, about["num_classes"], dtype=dtype)
+        module = make_module(about["model"], shape, num_outputs(about), dtype=dtype)
         load_weights(module, path)
         return module.eval()
 
@@ -247,6 +251,11 @@ def read_about(path: Path) -> dict[str, Any]:
             return fields_of(json.loads(file.metadata()[directory.ABOUT]), str(path), {})
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not what a run writes: {error}") from None
+
+
+def num_outputs(about: Mapping[str, Any]) -> int:
+    """How many numbers a model says of an example: as many as there are classes, if there are."""
+    return int(about.get("num_outputs", about["num_classes"]))
 
 
 def load_run(path: str | Path) -> Run:

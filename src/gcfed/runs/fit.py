@@ -5,12 +5,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from gcfed.config.build import Experiment, Given, build
 from gcfed.config.settings import make
 from gcfed.core.algorithm import Algorithm
-from gcfed.core.client import Loss
+from gcfed.core.losses import Loss
 from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
 from gcfed.data.datasets.user import dataset_from
@@ -24,7 +25,6 @@ from gcfed.runs.disk_memory import first_snapshot
 from gcfed.runs.plan import engine_of, plan
 from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate
-from gcfed.simulation.setup import cross_entropy
 
 if TYPE_CHECKING:
     from gcfed.figures import Picture
@@ -86,7 +86,7 @@ def fit(
     test: Any = None,
     *,
     algorithm: Algorithm | str = "gcfed",
-    loss: Loss = cross_entropy,
+    loss: Loss | str | None = None,
     metrics: Metrics | Sequence[str] | None = None,
     on_round: Callable[[Record], None] | None = None,
     progress: bool = True,
@@ -96,16 +96,22 @@ def fit(
 
     ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
     tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
-    a text or an `Algorithm`.  ``loss`` maps logits and labels to a number for each example.
-    ``metrics`` are names, or such functions and `Metric` objects by name.  ``module`` itself is
-    left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
-    run will do and how far it is.  A run that diverges raises `DivergedError`.
+    a text or an `Algorithm`.  ``loss`` is a text, a loss of torch's such as
+    ``nn.HuberLoss()``, or maps logits and labels to a number for each example; where it is left out
+    it is cross-entropy, or the squared error if labels are numbers.  ``metrics`` are names, or
+    such functions, `Metric` objects and those of torchmetrics by name.  ``module`` itself is left
+    as it is: the trained copy is the history's.  ``progress`` says on standard error what the run
+    will do and how far it is.  A run that diverges raises `DivergedError`.
     """
     _check(module, algorithm, on_round, progress, settings)
-    dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
+    doubled = any(weights.dtype == torch.float64 for weights in module.parameters())
+    dtype = torch.float64 if doubled else torch.float32
+    dataset = train if isinstance(train, Dataset) else dataset_from(train, test, dtype=dtype)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm
+    if isinstance(loss, str):
+        settings["loss"], loss = loss, None
     if not isinstance(metrics, Mapping | Sequence | None):
         raise InputError(f"metrics are names, or functions by name; not {metrics!r:.200}")
     if metrics is not None and not isinstance(metrics, Mapping):
@@ -125,6 +131,7 @@ def fit(
     begun = first_snapshot(experiment)
     server = begun.server
     with (
+        closing(experiment),
         shown(short(experiment.config.algorithm), config.rounds, quiet=not progress) as tick,
         closing(simulate(experiment.setup, begun)) as rounds,
     ):

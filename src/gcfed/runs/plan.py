@@ -4,7 +4,9 @@ import logging
 from collections.abc import Sequence
 
 from gcfed.config.build import Experiment
-from gcfed.config.trial import note_on_batches
+from gcfed.config.settings import Config
+from gcfed.config.targets import GIVEN
+from gcfed.config.trial import note_on_batches, note_on_reading
 from gcfed.results.captions import partition_caption, short
 from gcfed.results.privacy import spent
 
@@ -32,6 +34,8 @@ def plan(experiment: Experiment) -> list[str]:
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
         note_on_batches(schedule, sizes),
+        note_on_reading(experiment.dataset),
+        _note_on_loss(experiment),
         _note_on_privacy(experiment),
         f"engine: {engine_of(experiment)}",
     ]
@@ -43,6 +47,15 @@ def _note_on_privacy(experiment: Experiment) -> str:
     rounds = experiment.config.rounds
     found = spent(experiment.setup.algorithm, experiment.config, rounds)
     return "" if found is None else f"privacy spent after {_counted(rounds, 'round')}: {found}"
+
+
+def _note_on_loss(experiment: Experiment) -> str:
+    """What is minimised and judged by, where it is not the cross-entropy of classes."""
+    loss = experiment.config.loss
+    if loss == Config().loss:
+        return ""
+    what = "of your own" if loss == GIVEN else loss
+    return f"loss: {what}; judged by {experiment.metric}"
 
 
 def _counted(number: int | None, thing: str) -> str:

@@ -38,6 +38,7 @@ def about_model(experiment: Experiment) -> dict[str, Any]:
         "model": experiment.config.model,
         "shape": tree.map(lambda v: list(v.shape[1:]), setup.data.x),
         "num_classes": setup.data.num_classes,
+        **({} if setup.data.num_classes else {"num_outputs": experiment.dataset.num_outputs}),
         "dtype": str(next(iter(setup.model.params.values())).dtype).removeprefix("torch."),
         "transform": transform,
     }

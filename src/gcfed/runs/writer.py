@@ -181,8 +181,9 @@ class RunWriter:
         return self.summarize()
 
     def close(self) -> None:
-        """Delete the files that are only needed while the run goes on."""
+        """Delete the files, and end the processes, that are needed while the run goes on."""
         delete_spilled(self.path)
+        self.experiment.close()
 
     def summarize(self) -> dict[str, Any]:
         """Write the summary, with a seal if all that belongs to the run is on the disk."""

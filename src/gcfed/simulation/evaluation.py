@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
-from gcfed.core.metrics import Metrics, accuracy, as_metrics, loss
+from gcfed.core.lazy import in_turn
+from gcfed.core.metrics import BatchMetric, Metric, Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
 from gcfed.core.tree import Tree
-from gcfed.core.types import Inputs, Output
+from gcfed.core.types import Inputs, Output, Stored
 from gcfed.errors import InputError
 from gcfed.kernels.layout import ChannelsLast, channels_last
 from gcfed.simulation.setup import Setup
@@ -34,7 +35,7 @@ class TestSet:
 
     __test__ = False  # not one of pytest's
 
-    x: Inputs
+    x: Stored
     y: Tensor
     metrics: Metrics = field(default_factory=lambda: {"accuracy": accuracy()})
     batch_size: int | None = None  # as suits the model and the device
@@ -68,7 +69,10 @@ def begin_evaluation(
 
     Nothing is read before the last batch is through, so that an accelerator need not be waited for.
     """
-    metrics = as_metrics({"loss": loss(), **test.metrics})
+    found = as_metrics({"loss": loss(), **test.metrics})
+    metrics = {name: m for name, m in found.items() if isinstance(m, Metric)}
+    others = {name: m for name, m in found.items() if isinstance(m, BatchMetric)}
+    judged = [{n: m.begin(test.y.device) for n, m in others.items()} for _ in servers]
     sums = [torch.zeros((), dtype=torch.float64, device=test.y.device) for _ in servers]
     widths: list[int] = []
 
@@ -76,6 +80,8 @@ def begin_evaluation(
         columns = [m.columns(logits, y, setup.loss) for m in metrics.values()]
         widths[:] = map(len, columns)
         sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
+        for each in judged[i].values():
+            each.add(logits, y)
 
     visit_batches(setup, servers, test, add)
     fetched = side.fetch(torch.stack(sums) / len(test.y))
@@ -84,7 +90,8 @@ def begin_evaluation(
         means = [each.split(widths) for each in fetched.wait()]
         return [
             {name: m.result(part) for (name, m), part in zip(metrics.items(), parts, strict=True)}
-            for parts in means
+            | {name: each.result() for name, each in own.items()}
+            for parts, own in zip(means, judged, strict=True)
         ]
 
     return finish
@@ -103,9 +110,10 @@ def visit_batches(
     size = test.batch_size or _batch_size(setup)
     models = [(tree.map(channels_last, server.params), server.buffers) for server in servers]
     with torch.no_grad(), setup.arithmetic():
-        for start in range(0, len(test.y), size):
-            chunk = slice(start, start + size)
-            x, y = ChannelsLast(setup.transform)(tree.take(test.x, chunk), None), test.y[chunk]
+        chunks = [slice(start, start + size) for start in range(0, len(test.y), size)]
+        inputs = in_turn(tree.take(test.x, chunk) for chunk in chunks)
+        for chunk, part in zip(chunks, inputs, strict=True):
+            x, y = ChannelsLast(setup.transform)(part, None), test.y[chunk]
             for i, model in enumerate(models):
                 visit(i, _forward(setup, *model, x).logits, y)
 

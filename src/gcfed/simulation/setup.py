@@ -7,14 +7,13 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm, Need, parts
 from gcfed.core.batches import Batches, BatchPlan
-from gcfed.core.client import ClientTask, Loss
+from gcfed.core.client import ClientTask
 from gcfed.core.hook_checks import naming_hooks
+from gcfed.core.losses import Loss, cross_entropy
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
 from gcfed.core.own_draws import own_draws
@@ -33,10 +32,6 @@ from gcfed.population.population import Population
 from gcfed.population.samplers import Sampler, uniform
 
 Keep = Literal["uploads", "models"]
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(logits, y, reduction="none")
 
 
 @dataclass(frozen=True, kw_only=True)

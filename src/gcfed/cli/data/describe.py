@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gcfed.core.lazy import LazyInputs
 from gcfed.data import DATASETS, Dataset
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.dataset import class_name
@@ -42,7 +43,7 @@ def _where(found: DatasetInfo) -> str:
 def dataset_facts(dataset: Dataset) -> list[tuple[str, str]]:
     """What there is to say of a data set as a whole."""
     x = dataset.train.x
-    inputs = {"": x} if isinstance(x, Tensor) else x
+    inputs = x if isinstance(x, dict) else {"": x}
     rows = [
         ("train examples", f"{len(dataset.train.y):,}"),
         ("test examples", f"{len(dataset.test.y):,}"),
@@ -55,7 +56,7 @@ def dataset_facts(dataset: Dataset) -> list[tuple[str, str]]:
     return rows
 
 
-def _shape(x: Tensor) -> str:
+def _shape(x: Tensor | LazyInputs) -> str:
     sides = " x ".join(map(str, x.shape[1:])) or "one number"
     return f"{sides}, {str(x.dtype).removeprefix('torch.')}"
 

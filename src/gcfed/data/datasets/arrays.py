@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from gcfed.core.lazy import LazyInputs
 from gcfed.errors import InputError
 
 _CHANNELS = (1, 3, 4)
@@ -13,7 +14,7 @@ _CHANNELS = (1, 3, 4)
 class Collected(NamedTuple):
     """``x`` on its first axis by example; ``y`` numbers or words; ``client`` who holds which."""
 
-    x: np.ndarray
+    x: np.ndarray | LazyInputs
     y: np.ndarray
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None
@@ -55,9 +56,9 @@ def as_array(value: Any, where: str) -> np.ndarray:
 
 
 def narrowed(x: np.ndarray, where: str) -> np.ndarray:
-    """Bytes stay bytes, other whole numbers (tokens) become int64, and all else float32."""
+    """Bytes and float64 stay so, other whole numbers (tokens) become int64, all else float32."""
     if x.dtype.kind == "U":
         raise InputError(f"{where}: inputs are words; turn them into numbers first")
     if x.dtype.kind == "f":
-        return x.astype(np.float32, copy=False)
+        return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
     return x if x.dtype == np.uint8 else x.astype(np.int64, copy=False)

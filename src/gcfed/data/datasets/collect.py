@@ -1,6 +1,7 @@
 """People's own data, in whatever form they hold it, as arrays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from gcfed.core.lazy import LazyInputs
 from gcfed.data.datasets.arrays import (
     Collected,
     as_array,
@@ -15,12 +17,26 @@ from gcfed.data.datasets.arrays import (
     from_arrays,
     narrowed,
 )
+from gcfed.data.datasets.lazy_items import RANDOM, Lazy, joined_lazily, lazily, targets
 from gcfed.data.datasets.own_files import folder_of_images
+from gcfed.data.datasets.own_tables import (
+    FILES,
+    from_bunch,
+    from_frame,
+    is_bunch,
+    is_frame,
+    is_tabular,
+    plain_parts,
+    read_frame,
+)
+from gcfed.data.item_reader import Items
+from gcfed.data.seeding import drawn_since, states
 from gcfed.errors import InputError, reason, unknown
 
 FORMS = (
-    "a dataset whose items are pairs of image and label, a pair of arrays, a Hugging Face dataset, "
-    "the path of an .npz or of a folder of images by class, or a list of any of these, one a client"
+    "a dataset whose items are pairs of image and label, a pair of arrays, a data frame, a Hugging "
+    "Face dataset, the path of an .npz, a .csv, a .parquet or a folder of images by class, or a "
+    "list of any of these, one a client"
 )
 
 _INPUTS = ("image", "img", "x", "pixel_values", "features")
@@ -37,13 +53,22 @@ class Columns(NamedTuple):
 
 def collect(source: Any, where: str, columns: Columns) -> Collected:
     """Every example of ``source``, which ``where`` names in errors."""
+    if isinstance(source, tuple) and not isinstance(source, Collected):
+        source = plain_parts(source, where)
+    if isinstance(source, str | Path) and Path(source).suffix in FILES:
+        source = read_frame(Path(source))
     if isinstance(source, Collected):
         found = source
     elif _is_pair_of_arrays(source):
         found = from_arrays(source, where)
+    elif is_bunch(source):
+        found = from_bunch(source, where)
+    elif is_frame(source):
+        y = columns.y or _usual_label(source, where)
+        found = from_frame(source, where, columns.x, y, columns.client)
     elif isinstance(source, str | Path):
         found = folder_of_images(Path(source))
-    elif all(hasattr(source, name) for name in ("features", "column_names", "__len__")):
+    elif _is_table(source.dataset if isinstance(source, Lazy) else source):
         found = _from_table(source, where, columns)
     elif _is_by_client(source):
         _refuse_broken_pair(source)
@@ -54,6 +79,10 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
         raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
     _check(found, where)
     return found
+
+
+def _is_table(source: Any) -> bool:
+    return all(hasattr(source, name) for name in ("features", "column_names", "__len__"))
 
 
 def _is_map_style(source: Any) -> bool:
@@ -75,7 +104,9 @@ def _check(found: Collected, where: str) -> None:
     if not len(found.x):
         raise InputError(f"{where}: there are no examples")
     for what, values in (("holds", found.x), ("has a label with", found.y)):
-        for start in range(0, len(values) if values.dtype.kind == "f" else 0, 4096):
+        if isinstance(values, LazyInputs) or values.dtype.kind != "f":
+            continue
+        for start in range(0, len(values), 4096):
             rows = np.isfinite(values[start : start + 4096]).reshape(-1, values[0].size).all(1)
             if not rows.all():
                 bad = start + int(np.argmin(rows))
@@ -91,7 +122,7 @@ def _is_data_of_client(item: Any) -> bool:
     return (
         isinstance(item, list | tuple)
         and len(item) == 2
-        and all(isinstance(v, Tensor | np.ndarray) and v.ndim >= 1 for v in item)
+        and all(is_tabular(v) or (isinstance(v, Tensor | np.ndarray) and v.ndim >= 1) for v in item)
     )
 
 
@@ -120,11 +151,13 @@ def _is_of_numbers(part: Any) -> bool:
 def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
     pairs = [tuple(part) if _is_data_of_client(part) else part for part in parts]
     found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
-    shapes = {part.x.shape[1:] for part in found}
+    shapes = {tuple(part.x.shape[1:]) for part in found}
     if len(shapes) > 1:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
+    arrays = [part.x for part in found if isinstance(part.x, np.ndarray)]
+    in_memory = len(arrays) == len(found)
     return Collected(
-        np.concatenate([part.x for part in found]),
+        np.concatenate(arrays) if in_memory else joined_lazily([part.x for part in found]),
         np.concatenate([part.y for part in found]),
         found[0].class_names,
         np.repeat(np.arange(len(found)), [len(part.y) for part in found]),
@@ -133,44 +166,75 @@ def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
 
 def _from_items(source: Any, where: str) -> Collected:
     """A map-style dataset, as torch and torchvision have them."""
-
-    def items() -> Iterator[tuple[Any, Any]]:
-        for i in range(len(source)):
-            item = _item(source, i, where)
-            if not isinstance(item, list | tuple) or len(item) != 2:
-                raise InputError(f"{where} example {i} is no pair of an input and a label")
-            if isinstance(item[1], list | tuple):
-                raise InputError(
-                    f"{where} example {i} has a {type(item[1]).__name__} as its label: give one "
-                    "number or word, or an array where there are several; the labels of a client "
-                    "are an array too: [(x0, y0), (x1, y1), ...]"
-                )
-            yield item[0], item[1]
-
-    return Collected(*_stacked(items(), len(source), where))
+    return _read(source, partial(_pair, source, where), partial(targets, source), where)
 
 
-def _item(source: Any, i: int, where: str) -> Any:
+def _read(
+    source: Any, pair: Callable[[int], tuple[Any, Any]], labels: Callable[[], Any], where: str
+) -> Collected:
+    """What ``pair`` gives of each example of ``source``, read into memory.
+
+    If the source is `Lazy`, or its examples are drawn anew at every reading, they are read later,
+    and their labels are probably those that ``labels`` gives, unless it gives None.
+    """
+    items = Items(partial(_array_and_label, pair, where), len(source), where)
+    is_random = items.size > 0 and items.is_random()
+    if is_random or isinstance(source, Lazy):
+        return lazily(source, items, labels(), RANDOM if is_random else "as asked")
+    before = states()
+    found = Collected(*_stacked(map(pair, range(items.size)), items.size, where))
+    return lazily(source, items, labels(), RANDOM) if drawn_since(before) else found
+
+
+def _array_and_label(
+    pair: Callable[[int], tuple[Any, Any]], where: str, i: int
+) -> tuple[np.ndarray, Any]:
+    x, label = pair(i)
+    return narrowed(_image(x, f"{where} example {i}"), where), label
+
+
+def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
+    """The input and the label of an example."""
     try:
-        return source[i]
+        item = source[i]
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{where} example {i} cannot be read: {reason(error)}") from error
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        raise InputError(f"{where} example {i} is no pair of an input and a label")
+    if isinstance(item[1], list | tuple):
+        raise InputError(
+            f"{where} example {i} has a {type(item[1]).__name__} as its label: give one "
+            "number or word, or an array where there are several; the labels of a client "
+            "are an array too: [(x0, y0), (x1, y1), ...]"
+        )
+    return item[0], item[1]
 
 
-def _from_table(table: Any, where: str, columns: Columns) -> Collected:
+def _from_table(source: Any, where: str, columns: Columns) -> Collected:
     """A Hugging Face dataset, or what has its features, column names and rows."""
+    table = source.dataset if isinstance(source, Lazy) else source
     x = columns.x or _column(table, "Image", _INPUTS, where)
     y = columns.y or _column(table, "ClassLabel", _LABELS, where)
     for name in (x, y, *filter(None, [columns.client])):
         if name not in table.column_names:
             raise unknown(f"column of the {where} data", name, table.column_names)
-    rows = (table[i] for i in range(len(table)))
-    images, labels = _stacked(((row[x], row[y]) for row in rows), len(table), where)
+    found = _read(source, partial(_row, table, x, y), partial(_labels, table, y), where)
     names = tuple(getattr(table.features[y], "names", ()))
     client = np.asarray(list(table[columns.client])) if columns.client else None
-    return Collected(images, labels, names, client)
+    return found._replace(class_names=names, client=client)
+
+
+def _labels(table: Any, y: str) -> np.ndarray:
+    """The labels of a table alone, for which a transform of whole rows is left out."""
+    untransformed = table.with_format(None) if hasattr(table, "with_format") else table
+    return np.asarray(list(untransformed[y]))
+
+
+def _row(table: Any, x: str, y: str, i: int) -> tuple[Any, Any]:
+    row = table[i]
+    return row[x], row[y]
 
 
 def _column(table: Any, kind: str, usual: Sequence[str], where: str) -> str:
@@ -181,6 +245,17 @@ def _column(table: Any, kind: str, usual: Sequence[str], where: str) -> str:
         have = ", ".join(table.column_names)
         raise InputError(f"{where}: which column is it? There are {have}; say columns=(x, y)")
     return str(found[0])
+
+
+def _usual_label(frame: Any, where: str) -> str:
+    found = [name for name in _LABELS if name in frame.columns]
+    if not found:
+        have = ", ".join(map(str, frame.columns))
+        raise InputError(
+            f"{where}: which column holds the labels? There are {have}; say "
+            "columns=(None, 'name'), and all others are inputs"
+        )
+    return found[0]
 
 
 def _stacked(

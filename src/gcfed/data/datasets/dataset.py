@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcfed.core.lazy import LazyInputs
 from gcfed.core.types import Examples, Transform
 from gcfed.data.partitions.partition import Pool
 from gcfed.errors import InputError
@@ -61,6 +62,11 @@ class Dataset:
         return self.num_classes > 0 and self.train.y.ndim == 1
 
     @property
+    def num_outputs(self) -> int:
+        """How many numbers a model says of an example: one a class, or one a number of a label."""
+        return self.num_classes or self.train.y[:1].numel()
+
+    @property
     def pool(self) -> Pool:
         """The train examples, as a partition sees them."""
         labels = self.train.y.cpu().numpy() if self.has_classes else None
@@ -71,8 +77,9 @@ class Dataset:
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
-def _refuse_nonfinite(values: Tensor, what: str, has: str) -> None:
-    if values.is_floating_point() and not values.isfinite().all():
+def _refuse_nonfinite(values: Tensor | LazyInputs, what: str, has: str) -> None:
+    """Refuse numbers that are not finite; those still to be read are looked at then."""
+    if isinstance(values, Tensor) and values.is_floating_point() and not values.isfinite().all():
         bad = int((~values.isfinite().reshape(len(values), -1).all(1)).nonzero()[0])
         raise InputError(f"{what} {bad} {has} a number that is not finite")
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from torch import Tensor
 
+from gcfed.core.lazy import LazyInputs, loaded
 from gcfed.data.datasets.dataset import Dataset, class_name
 from gcfed.data.partitions.partition import stable_sort
 from gcfed.errors import InputError
@@ -42,9 +43,9 @@ def draw_gallery(dataset: Dataset, per_class: int | None = None) -> Picture:
     return figure
 
 
-def _images(dataset: Dataset) -> Tensor:
+def _images(dataset: Dataset) -> Tensor | LazyInputs:
     x = dataset.train.x
-    if not isinstance(x, Tensor) or x.ndim != 4 or x.shape[1] not in (1, 3):
+    if isinstance(x, dict) or x.ndim != 4 or x.shape[1] not in (1, 3):
         raise InputError("these examples are no images of 1 or 3 channels: there is no picture")
     return x
 
@@ -59,12 +60,14 @@ def _rows(dataset: Dataset) -> dict[str, np.ndarray]:
     return {class_name(dataset, int(labels[m[0]])): m for m in members}
 
 
-def _mosaic(x: Tensor, rows: list[np.ndarray], num_rows: int, num_columns: int) -> np.ndarray:
+def _mosaic(
+    x: Tensor | LazyInputs, rows: list[np.ndarray], num_rows: int, num_columns: int
+) -> np.ndarray:
     """Images beside and below each other on white, a pixel apart, in [0, 1]."""
     _, channels, height, width = x.shape
     out = np.ones((num_rows * (height + 1), num_columns * (width + 1), channels))
     for r, members in enumerate(rows):
-        for c, image in enumerate(_brightness(x[members].cpu().numpy())):
+        for c, image in enumerate(_brightness(loaded(x[members]).cpu().numpy())):
             top, left = r * (height + 1), c * (width + 1)
             out[top : top + height, left : left + width] = image.transpose(1, 2, 0)
     return out.squeeze(2) if channels == 1 else out

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcfed.core.types import Examples, Inputs, Transform
+from gcfed.core.lazy import LazyInputs, Stored, loaded
+from gcfed.core.types import Examples, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.arrays import Collected
 from gcfed.data.datasets.collect import Columns, collect
@@ -17,6 +18,11 @@ from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
 from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
+
+FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
+
+SAMPLED = 1000
+"""So many images are read for the mean and deviation of those that are read lazily."""
 
 MOST_CLASSES = 1_000_000
 """More are taken for a mistake, such as an identifier in the place of a label."""
@@ -29,23 +35,26 @@ def dataset_from(
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
     transform: Transform | None = None,
-    columns: tuple[str, str] | None = None,
+    columns: tuple[str | None, str] | None = None,
     client: str | None = None,
+    dtype: torch.dtype = torch.float32,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
     """A `Dataset` of one's own examples.
 
     ``train``, and ``test`` likewise, is a map-style dataset of (image, label), a pair of arrays or
-    tensors, a Hugging Face dataset, or the path of an ``.npz`` or of a folder of images by class.
-    A list of any of these holds the examples of one client each; so does, in a Hugging Face
-    dataset, every value of the column ``client``.  Who holds what is then ``keys["client"]``.
-    ``columns`` names the inputs and labels of a Hugging Face dataset, if they must be named.
+    tensors, a data frame, a Hugging Face dataset, or the path of an ``.npz``, ``.csv``,
+    ``.parquet`` or of a folder of images by class.  A list of any of these holds the examples of
+    one client each; so does, in a table, every value of the column ``client``.  Who holds what is
+    then ``keys["client"]``.  ``columns`` names the columns of a table that hold inputs and labels,
+    if they must be named; the inputs of a data frame are all others where None is in their place.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
-    Without ``test``, every class (or every client, where they are known) gives ``test_fraction`` of
-    its examples, drawn by ``seed``.  Without ``transform``, images of bytes are normalised by the
-    mean and deviation of the train examples; other inputs are left as they are.
+    Other numbers that are not whole become ``dtype``.  Without ``test``, every class (or every
+    client, where they are known) gives ``test_fraction`` of its examples, drawn by ``seed``.
+    Without ``transform``, images of bytes are normalised by the mean and deviation of the train
+    examples; other inputs are left as they are.
 
     >>> import numpy as np
     >>> images = np.zeros((50, 28, 28), np.uint8)
@@ -57,16 +66,18 @@ def dataset_from(
     checked("class_names", class_names, Sequence[str])
     if num_classes is not None:
         check_range("num_classes", checked("num_classes", num_classes, int), "at least 0")
-    x, y = checked("columns", columns, tuple[str, ...] | None) or (None, None)
+    x, y = checked("columns", columns, tuple[str | None, ...] | None) or (None, None)
     train, test = _both(train, test)
     named = Columns(x, y, client)
+    if dtype not in FLOATS:
+        raise InputError(f"dtype is torch.float32 or torch.float64; not {dtype!r:.200}")
     found = collect(train, "train", named)
     held = None if test is None else collect(test, "test", named)
     names = tuple(class_names) or found.class_names or _words(found.y)
-    everything = _examples(found, names, "train")
+    everything = _examples(found, names, "train", dtype)
     keys = {} if found.client is None else {"client": found.client}
     if held is not None:
-        kept, tested = everything, _examples(held, names, "test")
+        kept, tested = everything, _examples(held, names, "test", dtype)
     else:
         mask = _held_out(_groups(found, everything.y), test_fraction, seed)
         kept, tested = (everything.take(torch.from_numpy(m.nonzero()[0])) for m in (~mask, mask))
@@ -131,10 +142,15 @@ def settled(text: str, root: Path) -> str:
     return DATASETS.canonical(f"{DATASETS.name_of(bound.func)}({written})")
 
 
-def normalisation(x: Inputs) -> ImageTransform | None:
-    """Normalisation of images of bytes by their own mean and deviation; None for other inputs."""
-    if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim != 4:
+def normalisation(x: Stored) -> ImageTransform | None:
+    """Normalisation of images of bytes by their own mean and deviation; None for other inputs.
+
+    Of images that are still to be read, some from everywhere stand for all.
+    """
+    if isinstance(x, dict) or x.dtype != torch.uint8 or x.ndim != 4:
         return None
+    if isinstance(x, LazyInputs):
+        x = loaded(x[np.unique(np.linspace(0, len(x) - 1, SAMPLED).astype(np.int64))])
     counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
     for images in torch.split(x, 1024):
         for channel, values in enumerate(images.unbind(1)):
@@ -171,10 +187,12 @@ def _words(y: np.ndarray) -> tuple[str, ...]:
     return tuple(map(str, np.unique(y))) if y.dtype.kind == "U" else ()
 
 
-def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
-    x = torch.from_numpy(np.require(found.x, requirements=["C", "W"]))
+def _examples(found: Collected, names: tuple[str, ...], where: str, dtype: torch.dtype) -> Examples:
+    x = found.x if isinstance(found.x, LazyInputs) else _tensor(found.x)
+    if x.is_floating_point():
+        x = x.to(dtype)
     if found.y.dtype.kind == "f":
-        return Examples(x, torch.from_numpy(found.y.astype(np.float32)))
+        return Examples(x, torch.from_numpy(found.y.astype(FLOATS[dtype])))
     y = found.y
     if y.dtype.kind == "U":
         if y.ndim != 1:
@@ -188,6 +206,10 @@ def _examples(found: Collected, names: tuple[str, ...], where: str) -> Examples:
         bad = int(np.argmax(y < 0))
         raise InputError(f"{where} example {bad} has the label {y[bad]}; they count from 0")
     return Examples(x, torch.from_numpy(y.astype(np.int64)))
+
+
+def _tensor(x: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.require(x, requirements=["C", "W"]))
 
 
 def _is_class(y: Tensor) -> bool:

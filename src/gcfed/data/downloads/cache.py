@@ -51,7 +51,8 @@ def cached(
             stacklevel=2,
         )
         return decoded
-    return _read(path, origin) or decoded
+    del decoded  # or it would be in memory twice when the file is mapped
+    return _read(path, origin) or decode()
 
 
 def _fingerprint(sources: Iterable[Path]) -> str:

@@ -2,6 +2,7 @@
 
 import ctypes
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -20,11 +21,16 @@ import torch
 
 from gcfed.errors import InputError, reason
 
-Work = Callable[..., None]
-"""Does one piece of work; its results go into memory that is shared."""
+Work = Callable[..., Any]
+"""Does one piece of work; what it gives is sent back, if it does not lie in shared memory."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 PATIENCE = 5.0  # seconds for a process to end by itself
+
+
+def available_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def can_fork() -> bool:
@@ -84,6 +90,29 @@ class FreshProcess(subprocess.Popen[bytes]):
 
 Process = ForkProcess | FreshProcess
 
+_ENDS: "weakref.WeakSet[Connection]" = weakref.WeakSet()  # this process's, of all pools
+
+
+class Question:
+    """A piece of work that a process was asked to do."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe: Connection | None = pipe
+        self._answer: Any = None
+
+    def receive(self) -> None:
+        """Wait until the piece is done, so that its process is free."""
+        if self._pipe is not None:
+            self._answer, self._pipe = _answer(self._pipe), None
+
+    def answer(self) -> Any:
+        """What came of it, which can be asked for once."""
+        self.receive()
+        answer, self._answer = self._answer, None  # a pool keeps its last questions
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
 
 class WorkerPool:
     """Processes that each take the next piece of work when they are free."""
@@ -91,6 +120,8 @@ class WorkerPool:
     def __init__(self, size: int, start: Callable[[Connection, list[Connection]], Process]) -> None:
         """Have ``start`` make each process from its end of a pipe and the ends it must not keep."""
         self._pipes: list[Connection] = []
+        self._asked: dict[Connection, Question] = {}
+        self._turn = 0
         self.processes: list[Process] = []
         self._finalizer = weakref.finalize(self, _end, self._pipes, self.processes)
         try:
@@ -98,30 +129,42 @@ class WorkerPool:
                 ours, theirs = multiprocessing.Pipe()
                 self._pipes.append(ours)
                 with theirs:
-                    self.processes.append(start(theirs, list(self._pipes)))
+                    self.processes.append(start(theirs, [*self._pipes, *_ENDS]))
+                _ENDS.add(ours)
         except BaseException:
             self.close()
             raise
 
     def run(self, work: Iterable[tuple[Any, ...]]) -> None:
         """Have every piece done; the first error is raised here once all have ended."""
-        queue, busy, failure = deque(work), list[Connection](), None
+        queue, busy, failure = deque(work), list[Connection](), list[Exception]()
         for pipe in self._pipes[: len(queue)]:
             _send(pipe, queue.popleft())
             busy.append(pipe)
         while busy:
             for pipe in cast(list[Connection], wait(busy)):
-                failure = _answer(pipe) or failure
-                if queue and failure is None:
+                answer = _answer(pipe)
+                failure += [answer] if isinstance(answer, Exception) else []
+                if queue and not failure:
                     _send(pipe, queue.popleft())
                 else:
                     busy.remove(pipe)
-        if failure is not None:
-            raise failure
+        if failure:
+            raise failure[0]
 
     def run_in_each(self, *piece: Any) -> None:
         """Have every process do the same piece."""
         self.run([piece] * len(self._pipes))
+
+    def ask(self, *piece: Any) -> "Question":
+        """Have the next process do a piece, once it is through with the one before."""
+        pipe = self._pipes[self._turn % len(self._pipes)]
+        self._turn += 1
+        if pipe in self._asked:
+            self._asked[pipe].receive()
+        _send(pipe, piece)
+        self._asked[pipe] = Question(pipe)
+        return self._asked[pipe]
 
     def close(self) -> None:
         """End the processes."""
@@ -150,8 +193,7 @@ def serve(pipe: Connection, work: Work) -> None:
         except (EOFError, OSError):
             return
         try:
-            work(*piece)
-            answer: Exception | None = None
+            answer = work(*piece)
         except InputError as error:
             answer = error
         except Exception as error:
@@ -178,10 +220,10 @@ def _send(pipe: Connection, piece: tuple[Any, ...]) -> None:
         pipe.send(piece)
 
 
-def _answer(pipe: Connection) -> Exception | None:
+def _answer(pipe: Connection) -> Any:
+    """What came of a piece, or why nothing did."""
     try:
-        error: Exception | None = pipe.recv()
-        return error
+        return pipe.recv()
     except (EOFError, OSError):
         return RuntimeError("a worker process ended; was it killed for want of memory?")
 

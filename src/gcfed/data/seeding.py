@@ -1,0 +1,41 @@
+"""The global generators of Python, numpy and torch, by which people's transforms draw."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Whatever happens inside, the generators are afterwards as they were."""
+    python, of_numpy, of_torch = states()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+        torch.default_generator.set_state(of_torch)
+
+
+def seed_all(seed: int) -> None:
+    """Have all generators begin at a seed of 64 bits."""
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    torch.default_generator.manual_seed(seed)
+
+
+def states() -> tuple[Any, Any, torch.Tensor]:
+    """Where the generators are."""
+    of_numpy = np.random.get_state()
+    return random.getstate(), of_numpy, torch.default_generator.get_state()
+
+
+def drawn_since(before: tuple[Any, Any, torch.Tensor]) -> bool:
+    """Whether anything was drawn from them since they were there."""
+    (python, of_numpy, of_torch), now = before, states()
+    same_numpy = all(np.array_equal(a, b) for a, b in zip(of_numpy, now[1], strict=True))
+    return not (python == now[0] and same_numpy and torch.equal(of_torch, now[2]))
