@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gcfed import Algorithm
 from gcfed.core import keys
-from gcfed.core.dropout import GLOBAL_RANDOMNESS, KeyedDropout, key_dropout
+from gcfed.core.dropout import KeyedDropout, key_dropout
 from gcfed.core.model import DROPOUT, Model
 from gcfed.errors import InputError
 from gcfed.models import MODELS
@@ -180,12 +180,6 @@ def test_the_global_generator_is_left_alone(model, clients):
         trained(model)(model.params, x[0], each[0])
     with pytest.raises(InputError, match="needs a key"):
         model(model.params, x[0], buffers={}, train=True)
-
-
-@pytest.mark.parametrize("kind", GLOBAL_RANDOMNESS)
-def test_other_kinds_are_refused(kind):
-    with pytest.raises(InputError, match=rf"body\.1 \({kind.__name__}\) .*use nn\.Dropout"):
-        key_dropout(nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), kind())}))
 
 
 @pytest.mark.gpu

@@ -148,19 +148,6 @@ def test_same_seed_same_bits(workers, run):
     assert all(torch.equal(a[n], b[n]) for n in a)
 
 
-def test_hidden_randomness_is_refused(workers, run):
-    class Noisy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(16, 5)
-
-        def forward(self, x):
-            return self.fc(nn.functional.dropout(x.flatten(1), 0.5, self.training))
-
-    with pytest.raises(ValueError, match="global generator"):
-        run(Algorithm(), module=Noisy(), engine=workers)
-
-
 def test_a_killed_process_is_an_error_that_says_so(workers, make_setup):
     results = iter(simulate(make_setup(GCFed(), engine=workers)))
     next(results)

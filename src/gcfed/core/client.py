@@ -15,6 +15,7 @@ from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.losses import Loss
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
+from gcfed.core.own_draws import generators_seeded
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Inputs, Output, Transform, Upload
 
@@ -112,7 +113,8 @@ class ClientTask:
 
     ``compute`` is the dtype the model runs in, its own by default; weights, gradients and losses
     keep theirs.  ``keep_models`` gives out the weights that clients end with, which nobody needs
-    but those who measure them.
+    but those who measure them.  ``own_draws`` names modules whose numbers come from global
+    generators, which are then seeded from the key; such a task cannot be mapped nor traced.
     """
 
     algorithm: Algorithm
@@ -122,6 +124,7 @@ class ClientTask:
     transform: Transform | None = None
     compute: torch.dtype | None = None
     keep_models: bool = False
+    own_draws: tuple[str, ...] = ()
 
     def begin(self, client: Client) -> Progress:
         steps = torch.zeros_like(client.num_steps, dtype=torch.int64)
@@ -166,6 +169,14 @@ class ClientTask:
         self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None
     ) -> tuple[Output, Tree]:
         """Run the model in the dtype it computes in."""
+        if train and self.own_draws and key is not None:
+            with generators_seeded(key):
+                return self._forward(params, x, buffers=buffers, train=train, key=key)
+        return self._forward(params, x, buffers=buffers, train=train, key=key)
+
+    def _forward(
+        self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None
+    ) -> tuple[Output, Tree]:
         if self.compute is None:
             return self.model(params, x, buffers=buffers, train=train, key=key)
         down, dtype = partial(_cast, dtype=self.compute), next(iter(params.values())).dtype

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from gcfed.core.calling import arguments, output
 from gcfed.core.centralization import centralized_names
 from gcfed.core.description import Description, described
 from gcfed.core.dropout import KeyedDropout, key_dropout
+from gcfed.core.keyed_run import KeyedRun
 from gcfed.core.passes import Pass
 from gcfed.core.roles import Role, roles_of
 from gcfed.core.tree import Tree
@@ -28,6 +29,7 @@ MODELS: Registry[Callable[..., nn.Module]] = Registry("model")
 """Functions of (shape of an example, number of classes) and hyper-parameters that make a module."""
 
 DROPOUT = 0x64726F70  # keeps dropout's keys apart from those an algorithm folds
+DRAWS = 0x64726177  # likewise, for what else a model draws
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -100,12 +102,16 @@ class Model:
         if train:
             buffers = tree.map(torch.clone, buffers)  # modules write into them
             keys = self._dropout_keys(key)
-        with self._watch(train) as seen:
+        with self._watch(train) as seen, _drawing_by(key, train):
             shell, values = self._shells[train], {**params, **buffers, **keys}
             out = output(functional_call(shell, values, *arguments(shell, x)))
         if out.features is None and seen:
             out = out._replace(features=seen[-1])
         return out, buffers
+
+    def submodules(self) -> dict[str, nn.Module]:
+        """The modules that a run in training goes through, by name."""
+        return dict(self._shells[True].named_modules())
 
     def check_numbers(self) -> None:
         """Refuse parameters on the device 'meta', which have a shape and no numbers."""
@@ -197,6 +203,13 @@ class Model:
             raise InputError("a model with dropout needs a key to train")
         stream = keys.fold(key, DROPOUT)
         return {name: keys.fold(stream, i) for i, name in enumerate(self._keys)}
+
+
+def _drawing_by(key: Tensor | None, train: bool) -> AbstractContextManager[object]:
+    """Inside, what a model draws in training comes from ``key``."""
+    if not train:
+        return nullcontext()
+    return KeyedRun(None if key is None else keys.fold(key, DRAWS))
 
 
 def _check_module(module: Any) -> None:

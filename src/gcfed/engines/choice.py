@@ -1,6 +1,6 @@
 """Engines by name, and the one that suits the device and the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -42,11 +42,18 @@ class Choice(NamedTuple):
 
 
 def choose(
-    engine: Engine | Train | str, model: Model, batch_size: int, precision: Precision = "auto"
+    engine: Engine | Train | str,
+    model: Model,
+    batch_size: int,
+    precision: Precision = "auto",
+    own_draws: Sequence[str] = (),
 ) -> Choice:
-    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies."""
+    """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies.
+
+    ``own_draws`` are the modules whose numbers are good for one client at a time alone.
+    """
     if engine == "auto":
-        return _auto(model, batch_size, precision)
+        return _auto(model, batch_size, precision, own_draws)
     if isinstance(engine, str):
         made = ENGINES.parse(engine)
         return Choice(_written(made), made, "as asked")
@@ -67,7 +74,7 @@ def _written(made: "partial[Engine]") -> str:
     return f"{name}({', '.join(given)})" if given else name
 
 
-def _auto(model: Model, batch_size: int, precision: Precision) -> Choice:
+def _auto(model: Model, batch_size: int, precision: Precision, own_draws: Sequence[str]) -> Choice:
     if next(iter(model.params.values())).device.type == "cpu":
         cores = available_cores()
         if cores > 1 and can_share_memory():
@@ -76,6 +83,8 @@ def _auto(model: Model, batch_size: int, precision: Precision) -> Choice:
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
         return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
+    if own_draws:
+        return _chosen(Sequential, f"{', '.join(own_draws)} draws numbers of its own")
     if precision == "bf16" and batch_size > FEW and fits_model(model):
         return _chosen(Fused, "convolutions are operators for all clients")
     if model.convolutions and batch_size > FEW:

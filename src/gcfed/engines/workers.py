@@ -144,7 +144,8 @@ def _brief(jobs: Sequence[Job]) -> tuple[WorkerBrief, Gradients | None]:
     trained = task.finish(task.begin(first), first)
     task = replace(task, transform=ChannelsLast(task.transform))
     gradients = None
-    if not task.model.cross_batch:  # padding would enter the statistics
+    # padding would enter the statistics, and move the numbers of global generators
+    if not task.model.cross_batch and not task.own_draws:
         try:
             gradients = trace(task, first, next(jobs[0].batches.padded(0, width)))
         except InputError:

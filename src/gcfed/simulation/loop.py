@@ -69,6 +69,7 @@ def simulate_together(
     states: dict[int, Position] = dict(enumerate(after or map(start, setups)))
     draws = Draws(setups)
     if first < setups[0].schedule.rounds:
+        _tell_of_own_draws(setups[0])
         with naming_hooks(setups[0].algorithm):
             able = rehearse(setups[0], states[0].server, first)
         if able is not setups[0]:
@@ -85,6 +86,17 @@ def simulate_together(
             states = {i: o for i, o in outcomes.items() if isinstance(o, RoundResult)}
             if not states:
                 return
+
+
+def _tell_of_own_draws(setup: Setup) -> None:
+    if setup.own_draws:
+        warnings.warn(
+            f"{', '.join(setup.own_draws)} draws random numbers by functions whose numbers cannot "
+            "come from a key, so generators are seeded from it at each step: the run can be "
+            "repeated, on this kind of device, but its steps are neither traced nor mapped over "
+            "clients, which is slower",
+            stacklevel=3,
+        )
 
 
 def _engine_of(setup: Setup) -> object:

@@ -8,12 +8,15 @@ from typing import Literal
 
 import torch
 
+from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm, Need, parts
+from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.client import ClientTask
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.losses import Loss, cross_entropy
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
+from gcfed.core.own_draws import own_draws
 from gcfed.core.precision import Precision, arithmetic, resolve
 from gcfed.core.schedule import Schedule, check_choice
 from gcfed.core.server import BufferPolicy, ServerTask
@@ -100,6 +103,12 @@ class Setup:
                 "ragged batches are padded, and batch statistics would count the padding; "
                 "use GroupNorm, or the sequential or workers engine"
             )
+        if self.own_draws and engine.pads:
+            raise InputError(
+                f"the {self.chosen.name} engine cannot train {', '.join(self.own_draws)}: it draws "
+                "random numbers by functions whose numbers cannot come from a key; use torch.rand, "
+                "torch.randn or torch.bernoulli, or the sequential or workers engine"
+            )
         with naming_hooks(self.algorithm):
             self.algorithm.check(self.model.params, self.model.roles)
 
@@ -134,7 +143,21 @@ class Setup:
     @cached_property
     def chosen(self) -> Choice:
         """Which engine trains this run, and why it is this one."""
-        return choose(self.engine, self.model, self.schedule.batch_size, self.precision)
+        batch_size = self.schedule.batch_size
+        return choose(self.engine, self.model, batch_size, self.precision, self.own_draws)
+
+    @cached_property
+    def own_draws(self) -> tuple[str, ...]:
+        """The modules whose random numbers no key can say, as a trial run of the model shows."""
+        task, two = self._task(()), BatchPlan.of([torch.zeros(2, dtype=torch.int64)])
+        key = keys.key(0).to(self.device)
+
+        def run() -> None:
+            x = next(Batches(self.data.handle, [two]).of(0)).x
+            x = self.transform(x, key) if self.transform else x
+            task.forward(self.model.params, x, buffers=self.model.buffers, train=True, key=key)
+
+        return own_draws(self.model, run)
 
     @property
     def device(self) -> torch.device:
@@ -159,10 +182,18 @@ class Setup:
     @cached_property
     def client_task(self) -> ClientTask:
         """What every client does."""
-        low = torch.bfloat16 if self.precision == "bf16" else None
-        keep = "models" in self.keep
+        return self._task(self.own_draws)
+
+    def _task(self, own_draws: tuple[str, ...]) -> ClientTask:
         return ClientTask(
-            self.algorithm, self.model, self.loss, self.optimizer, self.transform, low, keep
+            self.algorithm,
+            self.model,
+            self.loss,
+            self.optimizer,
+            transform=self.transform,
+            compute=torch.bfloat16 if self.precision == "bf16" else None,
+            keep_models="models" in self.keep,
+            own_draws=own_draws,
         )
 
     @cached_property
