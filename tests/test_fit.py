@@ -119,6 +119,20 @@ def test_data_in_other_forms(module, train, test):
     assert divided.experiment.setup.data.parts.sizes.tolist() == [25] * 6
 
 
+def test_a_test_set_beside_a_dataset_takes_the_place_of_its_own(module, train, test):
+    dataset = dataset_from(train)
+    other = (test[0][:7], test[1][:7])
+    history = fit(module, dataset, other, **SETTINGS)
+    with torch.no_grad():
+        accuracy = (history.module(other[0]).argmax(1) == other[1]).double().mean().item()
+    assert accuracy == history["test_accuracy"][-1]
+    assert len(history.experiment.dataset.train.y) == len(dataset.train.y)
+    with pytest.raises(InputError, match="test is examples and not a Dataset"):
+        fit(module, dataset, dataset, **SETTINGS)
+    with pytest.raises(InputError, match="examples are of different shapes"):
+        fit(module, dataset, (torch.zeros(3, 2), torch.arange(3)), **SETTINGS)
+
+
 def test_a_loss_and_metrics_of_ones_own(train):
     """Regression, which has no classes to be accurate about."""
     torch.manual_seed(0)

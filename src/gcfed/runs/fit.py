@@ -13,7 +13,7 @@ from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
 from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
-from gcfed.data.datasets.user import dataset_from
+from gcfed.data.datasets.user import dataset_from, with_test
 from gcfed.display import html_table
 from gcfed.errors import InputError, unknown
 from gcfed.progress import progress as shown, say
@@ -94,15 +94,16 @@ def fit(
 ) -> History:
     """Train ``module`` by federated learning; ``settings`` are the keys of a config.
 
-    ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
-    tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
+    ``train`` is a `Dataset`, or as ``test`` whatever `dataset_from` understands: a pair of tensors,
+    a map-style dataset of (image, label), a list of them, one a client.  ``test`` takes the place
+    of the test examples that a `Dataset` has.  ``algorithm`` is
     a text or an `Algorithm`.  ``loss`` maps logits and labels to a number for each example.
     ``metrics`` are names, or such functions and `Metric` objects by name.  ``module`` itself is
     left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
     run will do and how far it is.  A run that diverges raises `DivergedError`.
     """
     _check(module, algorithm, on_round, progress, settings)
-    dataset = train if isinstance(train, Dataset) else dataset_from(train, test)
+    dataset = with_test(train, test) if isinstance(train, Dataset) else dataset_from(train, test)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm

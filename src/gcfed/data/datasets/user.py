@@ -1,6 +1,7 @@
 """Data sets of people's own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcfed.core import tree
 from gcfed.core.types import Examples, Inputs, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.arrays import Collected
@@ -83,6 +85,25 @@ def dataset_from(
         class_names=names,
         keys=keys,
     )
+
+
+def with_test(dataset: Dataset, test: Any) -> Dataset:
+    """The data set with ``test``, of any form that `dataset_from` takes, as its test examples.
+
+    Where ``test`` is None they stay the data set's own.
+    """
+    if test is None:
+        return dataset
+    if isinstance(test, Dataset):
+        raise InputError(
+            "test is examples and not a Dataset, which has train examples too: give test.test"
+        )
+    held = test if isinstance(test, Examples) else None
+    tested = held or _examples(collect(test, "test", Columns()), dataset.class_names, "test")
+    shapes = [[list(v.shape[1:]) for _, v in tree.leaves(x)] for x in (dataset.train.x, tested.x)]
+    if shapes[0] != shapes[1]:
+        raise InputError("train and test examples are of different shapes")
+    return replace(dataset, test=tested)
 
 
 @DATASETS.register("folder")
