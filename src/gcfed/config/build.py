@@ -15,6 +15,7 @@ from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_pr
 from gcfed.config.materials import load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
+from gcfed.config.suited import suited
 from gcfed.config.trial import readable_labels, try_model, warn_of_small_clients
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
@@ -53,9 +54,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Objects that a program passes itself, in place of what a config can name."""
+    """Objects that a program passes itself, in place of what a config can name.
+
+    With ``any_algorithm`` the config's is not asked for, and the one that suits is taken.
+    """
 
     algorithm: Algorithm | None = None
+    any_algorithm: bool = False
     module: nn.Module | None = None
     dataset: Dataset | None = None
     loss: Loss = cross_entropy
@@ -64,7 +69,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run before it starts, and what it is judged by: the test set, and one for tuning."""
+    """A run before it starts, and what it is judged by: the test set, and one for tuning.
+
+    ``reason`` says why the algorithm is this one, where none was asked for.
+    """
 
     config: Config
     setup: Setup
@@ -72,6 +80,7 @@ class Experiment:
     statistics: PartitionStatistics
     dataset: Dataset
     probes: dict[str, Probe]
+    reason: str = ""
 
     def measure(self, received: Server, result: RoundResult) -> Measured:
         """What the probes measure of a round that began with ``received``."""
@@ -125,8 +134,9 @@ def build(
     dataset, partition, tests = divided.dataset, divided.partition, divided.tests
     names["partition"] = divided.text
     model = _model(config, dataset, given.module).to(device)
+    choice = suited(model, dataset) if given.any_algorithm else None
     setup = Setup(
-        algorithm=algorithm,
+        algorithm=parse(choice.algorithm) if choice else algorithm,
         model=beside.setup.model if beside and _alike(model, beside.setup.model) else model,
         data=FederatedData(*dataset.train, partition, dataset.num_classes),
         optimizer=config.local_optimizer(),
@@ -155,6 +165,7 @@ def build(
         statistics=partition_statistics(partition, dataset.pool),
         dataset=whole,
         probes=probes,
+        reason=choice.reason if choice else "",
     )
 
 

@@ -69,6 +69,15 @@ def role_by_shape(ndim: int) -> Role:
     return Role("bias" if ndim < 2 else "linear" if ndim == 2 else "convolution")
 
 
+def head_is_all(roles: Mapping[str, Role]) -> bool:
+    """Whether a model trains nothing before its head, as linear regression does.
+
+    ``roles`` are those of its trained parameters.  Biases and norms do not count.
+    """
+    found = [role.head for role in roles.values() if role.kind not in ("bias", "norm")]
+    return bool(found) and all(found)
+
+
 def roles_of(module: nn.Module, head: Collection[str] = ()) -> dict[str, Role]:
     """The role of every parameter of ``module``, by name.
 

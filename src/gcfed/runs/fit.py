@@ -85,7 +85,7 @@ def fit(
     train: Any,
     test: Any = None,
     *,
-    algorithm: Algorithm | str = "gcfed",
+    algorithm: Algorithm | str | None = None,
     loss: Loss = cross_entropy,
     metrics: Metrics | Sequence[str] | None = None,
     on_round: Callable[[Record], None] | None = None,
@@ -96,11 +96,16 @@ def fit(
 
     ``train`` is a `Dataset`, or as ``test`` whatever `dataset_from` understands: a pair of tensors,
     a map-style dataset of (image, label), a list of them, one a client.  ``test`` takes the place
-    of the test examples that a `Dataset` has.  ``algorithm`` is
-    a text or an `Algorithm`.  ``loss`` maps logits and labels to a number for each example.
-    ``metrics`` are names, or such functions and `Metric` objects by name.  ``module`` itself is
-    left as it is: the trained copy is the history's.  ``progress`` says on standard error what the
-    run will do and how far it is.  A run that diverges raises `DivergedError`.
+    of the test examples that a `Dataset` has.
+
+    ``algorithm`` is a text or an `Algorithm`.  By default it is GC-Fed, or FedAvg for a model that
+    trains nothing before its head and for labels that are no classes.  ``loss`` maps logits and
+    labels to a number for each example.  ``metrics`` are names, or such functions and `Metric`
+    objects by name.
+
+    ``module`` itself is left as it is: the trained copy is the history's.  ``progress`` says on
+    standard error what the run will do and how far it is.  A run that diverges raises
+    `DivergedError`.
     """
     _check(module, algorithm, on_round, progress, settings)
     dataset = with_test(train, test) if isinstance(train, Dataset) else dataset_from(train, test)
@@ -113,6 +118,7 @@ def fit(
         settings["metrics"], metrics = metrics, None
     given = Given(
         algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
+        any_algorithm=algorithm is None,
         module=module,
         dataset=dataset,
         loss=loss,
@@ -149,7 +155,7 @@ def _check(
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         name = algorithm.__name__
         raise InputError(f"algorithm={name} is a class: write algorithm={name}()")
-    if not isinstance(algorithm, Algorithm | str):
+    if not isinstance(algorithm, Algorithm | str | None):
         raise InputError(f"algorithm is a text or an Algorithm; not {algorithm!r}")
     if on_round is not None and not callable(on_round):
         raise InputError(f"on_round is a function of a round's line; not {on_round!r:.200}")

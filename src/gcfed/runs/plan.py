@@ -30,6 +30,7 @@ def plan(experiment: Experiment) -> list[str]:
         f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; with "
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
+        f"{short(config.algorithm)}: {experiment.reason}" if experiment.reason else "",
         note_on_batches(schedule, sizes),
         f"engine: {engine_of(experiment)}",
     ]
