@@ -16,7 +16,13 @@ from gcfed.config.materials import load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
 from gcfed.config.suited import suited
-from gcfed.config.trial import readable_labels, try_model, warn_of_small_clients
+from gcfed.config.trial import (
+    known,
+    readable_labels,
+    refuse_lone_examples,
+    try_model,
+    warn_of_small_clients,
+)
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Loss
@@ -133,7 +139,7 @@ def build(
     divided = divide_data(config, whole)
     dataset, partition, tests = divided.dataset, divided.partition, divided.tests
     names["partition"] = divided.text
-    model = _model(config, dataset, given.module).to(device)
+    model = known(_model(config, dataset, given.module).to(device), dataset, config.fill)
     choice = suited(model, dataset) if given.any_algorithm else None
     setup = Setup(
         algorithm=parse(choice.algorithm) if choice else algorithm,
@@ -157,6 +163,7 @@ def build(
         probe.check(setup)
     metrics = _metrics(config, given, dataset)
     try_model(setup, dataset, metrics)
+    refuse_lone_examples(setup)
     warn_of_small_clients(setup.schedule, partition.sizes)
     return Experiment(
         config=config.model_copy(update=names | _settled(config, setup, device)),

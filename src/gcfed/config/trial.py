@@ -7,13 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcfed.core import tree
+from gcfed.core import keys, tree
+from gcfed.core.batches import Fill
 from gcfed.core.client import Loss
+from gcfed.core.heads import trace_head
 from gcfed.core.metrics import Metric, PerExample
+from gcfed.core.mixing import note_mixing
+from gcfed.core.model import Model
 from gcfed.core.schedule import Schedule
-from gcfed.core.types import Inputs
+from gcfed.core.server import Server
+from gcfed.core.types import Examples, Inputs
 from gcfed.data import Dataset
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 from gcfed.simulation import evaluation
 from gcfed.simulation.setup import Setup, cross_entropy
 from gcfed.simulation.snapshot import start
@@ -27,6 +32,19 @@ def readable_labels(dataset: Dataset, loss: Loss) -> Dataset:
             "these labels are numbers, not classes: gcfed.fit takes a loss=... of them"
         )
     return dataset
+
+
+def known(model: Model, dataset: Dataset, fill: Fill) -> Model:
+    """The model with what examples show of it: where its head is, and whether it mixes examples.
+
+    The latter is asked only where batches may be padded, which is where it matters.
+    """
+    rows = torch.arange(3) % len(dataset.train.y)
+    x = dataset.train.take(rows).x
+    if dataset.transform is not None:
+        x = dataset.transform(x, None)
+    model = trace_head(model, tree.take(x, slice(1)))
+    return note_mixing(model, x) if fill == "none" else model
 
 
 def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> None:
@@ -48,6 +66,7 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> 
         given, needed = logits.shape[1], dataset.num_classes
         raise InputError(f"the model gives {given} logits, and there are {needed} classes")
     _try_function("loss", setup.loss, logits, y)
+    _try_training(setup, server, dataset.train)
     for name, metric in metrics.items():
         if metric.of is not None:
             _try_function(f"metric {name}", metric.of, logits, y)
@@ -58,8 +77,8 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, Metric]) -> 
             raise InputError(f"{said}: {_first_line(error)}") from error
 
 
-def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) -> None:
-    """Refuse a loss or a metric that gives no number for each example."""
+def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) -> Tensor:
+    """What a loss or a metric gives, if that is a number for each example."""
     try:
         found: Any = function(logits, y)
     except Exception as error:
@@ -72,6 +91,82 @@ def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) ->
             f"the {name} gives one value for a batch, where one for each example belongs: "
             "torch's losses do so with reduction='none'"
         )
+    return found
+
+
+def _try_training(setup: Setup, server: Server, examples: Examples) -> None:
+    """Show the model two and then three examples in training mode, and the loss what it gives."""
+    shapes = []
+    for size in (2, 3):
+        x, y = examples.take(torch.arange(size) % len(examples.y))
+        try:
+            logits: Any = _train_output(setup, server, x)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the model reads examples in evaluation and not in training: {reason(error)}"
+            ) from error
+        if not isinstance(logits, Tensor):
+            kind = type(logits).__name__
+            raise InputError(f"in training the model gives a {kind}, where a tensor belongs")
+        if logits.ndim == 0 or len(logits) != size:
+            raise InputError(
+                f"in training the model gives outputs of shape {list(logits.shape)} for {size} "
+                "examples: the first axis is theirs"
+            )
+        found = _try_function("loss", setup.loss, logits, y)
+        shapes.append(found.shape[1:])
+        if len(found) != size or len(set(shapes)) > 1:
+            raise InputError(
+                f"the loss gives numbers of shape {list(found.shape)} for {size} examples, with "
+                f"outputs of shape {list(logits.shape)} and labels of {list(y.shape)}: one of them "
+                "is stretched over the other; give both the same shape, as by out.squeeze(1)"
+            )
+
+
+def _train_output(setup: Setup, server: Server, x: Inputs) -> Tensor:
+    """What the model gives of a batch in training mode; nothing is kept of it."""
+    key = keys.key(0).to(setup.device)
+    if setup.transform is not None:
+        x = setup.transform(x, key)
+    with torch.no_grad(), keys.untouched(), setup.arithmetic():
+        out, _ = setup.client_task.forward(
+            server.params, x, buffers=server.buffers, train=True, key=key
+        )
+    return out.logits
+
+
+def refuse_lone_examples(setup: Setup) -> None:
+    """Refuse a client that trains on one example alone, if the model's statistics need two."""
+    client = _client_with_lone_example(setup.schedule, setup.data.parts.sizes)
+    if client is None or not setup.model.cross_batch:
+        return
+    first = setup.data.parts[client][:1]
+    try:
+        _train_output(setup, start(setup).server, tree.map(lambda v: v[first], setup.data.x))
+    except Exception as error:
+        held, size = len(setup.data.parts[client]), setup.schedule.batch_size
+        left = f"{held} examples, of which batches of {size} leave one alone"
+        norms = ", ".join(setup.model.cross_batch)
+        raise InputError(
+            f"client {client} holds {left if held > 1 else '1 example'}, and {norms} cannot take "
+            "statistics of a single one: give every client more (min_size of a partition), choose "
+            "another batch_size or fill, or take GroupNorm"
+        ) from error
+
+
+def _client_with_lone_example(schedule: Schedule, sizes: Tensor) -> int | None:
+    """The first client one of whose batches holds a single example, be it repeated."""
+    size = schedule.batch_size
+    if schedule.fill == "repeat":
+        alone = sizes == 1
+    else:
+        alone = sizes % size == 1
+        if schedule.steps is not None:
+            alone &= -(-sizes // size) <= schedule.steps  # later batches are never reached
+    found = (alone | (size == 1)).nonzero()
+    return int(found[0]) if len(found) else None
 
 
 def _first_line(error: Exception) -> str:

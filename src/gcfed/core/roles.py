@@ -20,6 +20,9 @@ WEIGHTS: frozenset[ParameterKind] = frozenset({"linear", "convolution", "recurre
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
+LAYERS = (nn.Linear, nn.Bilinear, _ConvNd, nn.RNNBase, nn.RNNCellBase)
+"""Layers with weights, which some keep elsewhere, as those with a weight norm do."""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -97,6 +100,12 @@ def roles_of(module: nn.Module, head: Collection[str] = ()) -> dict[str, Role]:
         role = declared.get(parameter) or _role_in(modules[path], leaf, parameter)
         roles[alias] = replace(role, head=name in head)
     return roles
+
+
+def layers_with_weights(module: nn.Module) -> list[str]:
+    """The paths of layers that map inputs to outputs, whether their weights are trained or not."""
+    owners = {name.rpartition(".")[0] for name, role in roles_of(module).items() if role.is_weight}
+    return [n for n, m in module.named_modules() if n in owners or isinstance(m, LAYERS)]
 
 
 def _role_in(layer: nn.Module, leaf: str, parameter: Tensor) -> Role:

@@ -1,7 +1,7 @@
 """A trial step before the first round, in which every hook of an algorithm is checked."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
@@ -9,14 +9,14 @@ import torch
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Job, Trained
-from gcfed.core.hook_checks import with_checked_hooks
+from gcfed.core.hook_checks import NOT_THE_HOOKS, with_checked_hooks
 from gcfed.core.memory import HostStore
 from gcfed.core.server import Server
 from gcfed.engines.engine import FunctionEngine
 from gcfed.engines.graphs import eagerly
 from gcfed.engines.lineup import Lineup
 from gcfed.engines.sequential import Sequential
-from gcfed.errors import DivergedError
+from gcfed.errors import DivergedError, InputError, reason
 from gcfed.population.faults import NO_FAULTS
 from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
@@ -30,8 +30,25 @@ def rehearse(setup: Setup, server: Server, t: int, *, mapped: bool) -> None:
     takes it in.  FedAvg does so first, so that what fails for it is known to be the model's fault
     or the loss's.
     """
-    _try_step(setup, server._replace(state={}), t, Algorithm(), mapped)
+    plain = server._replace(state={})
+    with _told("the model and the loss cannot take a training step"):
+        _try_step(setup, plain, t, Algorithm(), mapped=False)
+    if mapped:
+        name = setup.chosen.name
+        with _told(f"the {name} engine cannot train this model, as sequential and workers can"):
+            _try_step(setup, plain, t, Algorithm(), mapped)
     _try_step(setup, server, t, with_checked_hooks(setup.algorithm), mapped)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Inside, an error that is not the user's words becomes an `InputError` that says ``what``."""
+    try:
+        yield
+    except NOT_THE_HOOKS:
+        raise
+    except Exception as error:
+        raise InputError(f"{what}: {reason(error)}") from error
 
 
 def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm, mapped: bool) -> None:
