@@ -395,11 +395,13 @@ def test_a_client_that_is_not_finite_is_dropped_and_named(tmp_path):
 def test_what_breaks_a_run_is_written_down(tmp_path):
     @MODELS.register("drawing")
     def drawing(shape, num_classes):
-        """Draws from torch's generator in training."""
+        """Draws from torch's generator in training, but not yet when it is tried."""
+        calls = []
 
         class Drawing(nn.Sequential):
             def forward(self, x):
-                return super().forward(x) + torch.rand(())
+                calls.append(self.training)
+                return super().forward(x) + (torch.rand(()) if sum(calls) > 7 else 0)
 
         return Drawing(nn.Flatten(), nn.Linear(64, num_classes))
 
