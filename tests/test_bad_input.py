@@ -371,6 +371,7 @@ def test_a_folder_where_a_file_belongs(gcfed, tmp_path):
     with pytest.raises(InputError, match=r"mnist: .* is a folder, and should be a file: move it"):
         ensure(PUBLICATIONS["mnist"], [file], tmp_path)
     (tmp_path / "tiny-imagenet-200").mkdir()  # the archive, unpacked
+    (tmp_path / "tiny-imagenet-200/wnids.txt").touch()
     assert "unverified" in gcfed("data", "check", "tinyimagenet", "--data-dir", tmp_path).out
 
 

@@ -50,6 +50,17 @@ def test_run_writes_a_directory_and_says_where(gcfed, tmp_path):
     assert "\nengine: sequential on cpu (as asked)\nfedavg: round 1 of 2  accuracy" in answer.err
 
 
+def test_run_takes_the_folder_of_data(gcfed, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    np.savez(folder / "mine.npz", x=x, y=np.arange(60) % 3)
+    words = flags(dataset="npz(path='mine.npz')", rounds=1, clients=3, cohort=2, batch_size=5)
+    assert gcfed("run", *words, "--data-dir", "data", "--out", "a").code == 0
+    assert f'data_dir = "{folder}"' in (tmp_path / "a/config.toml").read_text()
+    assert "mine.npz" in wrong(gcfed("run", *words, "--out", "b"))
+
+
 def test_clients_that_hold_less_than_a_batch_are_told_once(gcfed):
     said = "10 of 10 clients hold fewer examples than a batch of 21 and "
     words = flags(partition="iid", batch_size=21, rounds=1)

@@ -172,6 +172,22 @@ def test_check_fails_where_something_is_wrong(gcfed, root, letters, content, sta
     assert f"{status}: it is not" in answer.out and "gcfed data fetch" in answer.out
 
 
+def test_check_fails_for_an_empty_folder(gcfed, root):
+    (root / "tiny-imagenet-200/train").mkdir(parents=True)
+    answer = gcfed("data", "check", "tinyimagenet")
+    assert answer.code == 1 and "empty: the folder holds no file" in answer.out
+    (root / "tiny-imagenet-200/words.txt").write_text("n01\tgoldfish\n")
+    assert "unverified" in gcfed("data", "check", "tinyimagenet").out
+    (root / "photos").mkdir()
+    assert "photos" in wrong(gcfed("data", "check", "folder(path='photos')"))
+
+
+def test_check_reads_data_of_ones_own(gcfed, root):
+    np.savez(root / "mine.npz", x=np.zeros((10, 5), np.float32), y=np.arange(10) % 2)
+    answer = gcfed("data", "check", "npz(path='mine.npz')")
+    assert answer.out == "npz(path='mine.npz'): 8 train and 2 test examples\n"
+
+
 # ---------------------------------------------------------------- show
 
 

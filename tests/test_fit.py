@@ -119,6 +119,20 @@ def test_data_in_other_forms(module, train, test):
     assert divided.experiment.setup.data.parts.sizes.tolist() == [25] * 6
 
 
+def test_a_test_set_beside_a_dataset_takes_the_place_of_its_own(module, train, test):
+    dataset = dataset_from(train)
+    other = (test[0][:7], test[1][:7])
+    history = fit(module, dataset, other, **SETTINGS)
+    with torch.no_grad():
+        accuracy = (history.module(other[0]).argmax(1) == other[1]).double().mean().item()
+    assert accuracy == history["test_accuracy"][-1]
+    assert len(history.experiment.dataset.train.y) == len(dataset.train.y)
+    with pytest.raises(InputError, match="test is examples and not a Dataset"):
+        fit(module, dataset, dataset, **SETTINGS)
+    with pytest.raises(InputError, match="examples are of different shapes"):
+        fit(module, dataset, (torch.zeros(3, 2), torch.arange(3)), **SETTINGS)
+
+
 def test_a_loss_and_metrics_of_ones_own(train):
     """Regression, which has no classes to be accurate about."""
     torch.manual_seed(0)
@@ -143,6 +157,36 @@ def test_a_loss_and_metrics_of_ones_own(train):
     )
     assert history["test_error"][-1] < 0.1 < history["test_error"][0]
     assert history["test_accuracy"] == []
+
+
+def squares(out, y):
+    return (out[:, 0] - y).square()
+
+
+def test_where_gc_does_not_suit_it_is_said_and_fedavg_is_the_default(capsys):
+    """Linear regression: GC keeps the sum of the weights, which must go from about 0 to 10."""
+    torch.manual_seed(0)
+    x = torch.randn(120, 4)
+    data = (x, x @ torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    given = {**SETTINGS, "rounds": 10, "partition": "iid", "loss": squares}
+    linear = nn.Linear(4, 1)
+    by_default = fit(linear, data, data, **given)
+    assert by_default["test_loss"][-1] < 0.01
+    assert "\nfedavg: the model trains nothing before its head" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="GCFed does not suit this model.*row of weight stays"):
+        centralized = fit(linear, data, data, algorithm="gcfed", **given)
+    assert centralized["test_loss"][-1] > 10
+    fit(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), data, data, **given)
+    assert "\nfedavg: the labels are no classes" in capsys.readouterr().err
+
+
+def test_the_default_is_gcfed_where_it_suits(module, train, test, capsys):
+    history = fit(module, train, test, **SETTINGS)
+    assert history.experiment.config.algorithm.startswith("gcfed(")
+    assert "\ngcfed: the model has layers before its head" in capsys.readouterr().err
+    asked = fit(module, train, test, algorithm="gcfed", **SETTINGS)
+    assert asked.records == history.records
+    assert "layers before its head" not in capsys.readouterr().err
 
 
 def test_given_weights_leave_the_module_alone(module, train, test, tmp_path):

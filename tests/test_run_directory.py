@@ -395,14 +395,14 @@ def test_a_client_that_is_not_finite_is_dropped_and_named(tmp_path):
 def test_what_breaks_a_run_is_written_down(tmp_path):
     @MODELS.register("drawing")
     def drawing(shape, num_classes):
-        """Draws from torch's generator, but not in the trial run."""
+        """Draws from torch's generator in training, but not yet when it is tried."""
+        calls = []
 
         class Drawing(nn.Sequential):
-            runs = 0
-
             def forward(self, x):
-                self.runs += 1
-                return super().forward(x) + (torch.ones(2).multinomial(1) if self.runs > 1 else 0)
+                calls.append(self.training)
+                drawn = torch.ones(2).multinomial(1) if sum(calls) > 12 else 0
+                return super().forward(x) + drawn
 
         return Drawing(nn.Flatten(), nn.Linear(64, num_classes))
 

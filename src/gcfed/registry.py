@@ -36,6 +36,9 @@ class Registry(Generic[T]):
     def register(self, name: str, *, numerics: int = 1) -> Callable[[F], F]:
         """Decorate a callable so that ``name`` stands for it; a name may be taken once.
 
+        The same definition made again, as by a notebook's cell that is run twice or by a module
+        that is reloaded, replaces the earlier one.
+
         ``numerics`` goes up by one whenever the same text begins to give other numbers, be it by
         other code or by another default.  Runs made before are then not taken for runs made after.
         """
@@ -46,7 +49,7 @@ class Registry(Generic[T]):
             )
 
         def add(entry: F) -> F:
-            if name in self._entries:
+            if name in self._entries and not _is_made_again(entry, self._entries[name]):
                 raise InputError(f"{self.kind} {name!r} is already registered")
             self._check(name, entry)
             self._entries[name] = entry  # type: ignore[assignment]
@@ -183,6 +186,17 @@ def hyper_parameters(entry: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         and (fields or p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
     }
+
+
+def _is_made_again(new: object, old: object) -> bool:
+    """Whether two objects come of one definition, which was run twice."""
+    return new is not old and _origin(new) is not None and _origin(new) == _origin(old)
+
+
+def _origin(entry: object) -> tuple[str, str] | None:
+    """The module and the name of a definition; None of an object that has no name."""
+    module, name = (getattr(entry, key, None) for key in ("__module__", "__qualname__"))
+    return None if module is None or name is None or "<lambda>" in name else (module, name)
 
 
 def _subclass(base: type) -> str:

@@ -41,13 +41,15 @@ def inspect(
     from gcfed.algorithms.centralized import describe
     from gcfed.algorithms.spec import parse
     from gcfed.config.materials import read_dataset
+    from gcfed.config.trial import known
     from gcfed.core.description import COLUMNS
     from gcfed.core.model import Model
     from gcfed.models import MODELS
 
     method = parse(algorithm)
     MODELS.parse(model)  # what is misspelt shows before data are read
-    wrapped = Model(_hollow(model, read_dataset(dataset, data_dir)))
+    data = read_dataset(dataset, data_dir)
+    wrapped = known(Model(_hollow(model, data)), data, fill="repeat")
     method.check(wrapped.params, wrapped.roles)
     table = describe(wrapped, method).parameters
     console.table(COLUMNS, [parameter.cells for parameter in table])

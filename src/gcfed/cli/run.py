@@ -11,6 +11,7 @@ import typer
 from gcfed.cli.exits import exit_code
 from gcfed.cli.options import (
     WHERE,
+    DataDir,
     Plugins,
     StoreOption,
     alpha_option,
@@ -64,6 +65,7 @@ def run(
         path_option(help="Folder to make, instead of one in the store.", rich_help_panel=WHERE),
     ] = None,
     store: StoreOption = STORE,
+    data_dir: DataDir = None,
     track: Annotated[
         str | None,
         typer.Option(metavar="NAME,...", help="tensorboard, mlflow, wandb.", rich_help_panel=WHERE),
@@ -121,6 +123,8 @@ def _settings(
         raise InputError(f"{config} is a grid of settings: train it with gcfed sweep {config}")
     make(given, str(config))  # what is wrong with the file is said of the file
     changes = {key: flags[key] for key in FLAGS if flags[key] is not None}
+    if flags["data_dir"] is not None:
+        changes["data_dir"] = str(flags["data_dir"])
     changes |= dict(map(assignment, assignments))
     values = override(given, changes)
     if plugins:

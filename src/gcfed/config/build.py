@@ -12,11 +12,13 @@ from torch import nn
 from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_probes, measure
+from gcfed.config.client_sizes import refuse_lone_examples, warn_of_small_clients
 from gcfed.config.materials import load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
+from gcfed.config.suited import suited
 from gcfed.config.targets import loss_text, make_loss, metrics_for
-from gcfed.config.trial import try_model, warn_of_small_clients
+from gcfed.config.trial import known, try_model
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.lazy import LazyInputs
@@ -56,9 +58,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Objects that a program passes itself, in place of what a config can name."""
+    """Objects that a program passes itself, in place of what a config can name.
+
+    With ``any_algorithm`` the config's is not asked for, and the one that suits is taken.
+    """
 
     algorithm: Algorithm | None = None
+    any_algorithm: bool = False
     module: nn.Module | None = None
     dataset: Dataset | None = None
     loss: Loss | None = None
@@ -67,7 +73,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run before it starts, and what it is judged by: the test set, and one for tuning."""
+    """A run before it starts, and what it is judged by: the test set, and one for tuning.
+
+    ``reason`` says why the algorithm is this one, where none was asked for.
+    """
 
     config: Config
     setup: Setup
@@ -75,6 +84,7 @@ class Experiment:
     statistics: PartitionStatistics
     dataset: Dataset
     probes: dict[str, Probe]
+    reason: str = ""
 
     def measure(self, received: Server, result: RoundResult) -> Measured:
         """What the probes measure of a round that began with ``received``."""
@@ -135,9 +145,10 @@ def build(
     divided = divide_data(config, whole)
     dataset, partition, tests = divided.dataset, divided.partition, divided.tests
     names["partition"] = divided.text
-    model = _model(config, dataset, given.module).to(device)
+    model = known(_model(config, dataset, given.module).to(device), dataset, config.fill)
+    choice = suited(model, dataset) if given.any_algorithm else None
     setup = Setup(
-        algorithm=algorithm,
+        algorithm=parse(choice.algorithm) if choice else algorithm,
         model=beside.setup.model if beside and _alike(model, beside.setup.model) else model,
         data=FederatedData(*dataset.train, partition, dataset.num_classes),
         optimizer=config.local_optimizer(),
@@ -158,6 +169,7 @@ def build(
         probe.check(setup)
     metrics = metrics_for(config, names["loss"], dataset, given.metrics)
     try_model(setup, dataset, metrics)
+    refuse_lone_examples(setup)
     if setup.chosen.make().pads:  # if it cannot train the model, the config names another
         setup = with_able_engine(setup, start(setup).server, 0)
     warn_of_small_clients(setup.schedule, partition.sizes)
@@ -168,6 +180,7 @@ def build(
         statistics=partition_statistics(partition, dataset.pool),
         dataset=whole,
         probes=probes,
+        reason=choice.reason if choice else "",
     )
 
 

@@ -7,14 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcfed.core import tree
+from gcfed.core import keys, tree
+from gcfed.core.batches import Fill
+from gcfed.core.heads import trace_head
 from gcfed.core.lazy import LazyInputs, loaded
 from gcfed.core.losses import is_cross_entropy
 from gcfed.core.metrics import AnyMetric, Metric, PerExample
-from gcfed.core.schedule import Schedule
-from gcfed.core.types import Inputs
+from gcfed.core.mixing import note_mixing
+from gcfed.core.model import Model
+from gcfed.core.server import Server
+from gcfed.core.types import Examples, Inputs
 from gcfed.data import Dataset
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 from gcfed.simulation import evaluation
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import start
@@ -40,6 +44,7 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
         given, needed = logits.shape[1], dataset.num_classes
         raise InputError(f"the model gives {given} logits, and there are {needed} classes")
     _try_function("loss", setup.loss, logits, y)
+    _try_training(setup, server, dataset.train)
     for name, metric in metrics.items():
         if isinstance(metric, Metric) and metric.of is not None:
             _try_function(f"metric {name}", metric.of, logits, y)
@@ -48,6 +53,50 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
         except Exception as error:
             said = f"metric {name} cannot judge outputs of shape {list(logits.shape[1:])}"
             raise InputError(f"{said}: {_first_line(error)}") from error
+
+
+def known(model: Model, dataset: Dataset, fill: Fill) -> Model:
+    """The model with what examples show of it: where its head is, and whether it mixes examples.
+
+    The latter is asked only where batches may be padded, which is where it matters.
+    """
+    x = loaded(dataset.train.take(torch.arange(TRIED) % len(dataset.train.y)).x)
+    if dataset.transform is not None:
+        x = dataset.transform(x, None)
+    model = trace_head(model, tree.take(x, slice(1)))
+    return note_mixing(model, x) if fill == "none" else model
+
+
+def _try_training(setup: Setup, server: Server, examples: Examples) -> None:
+    """Show the model two and then three examples in training mode, and the loss what it gives."""
+    for size in (2, 3):
+        x, y = examples.take(torch.arange(size) % len(examples.y))
+        try:
+            logits: Any = train_output(setup, server, loaded(x))
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the model reads examples in evaluation and not in training: {reason(error)}"
+            ) from error
+        if logits.ndim == 0 or len(logits) != size:
+            raise InputError(
+                f"in training the model gives outputs of shape {list(logits.shape)} for {size} "
+                "examples: the first axis is theirs"
+            )
+        _try_function("loss", setup.loss, logits, y)
+
+
+def train_output(setup: Setup, server: Server, x: Inputs) -> Tensor:
+    """What the model gives of a batch in training mode; nothing is kept of it."""
+    key = keys.key(0).to(setup.device)
+    if setup.transform is not None:
+        x = setup.transform(x, key)
+    with torch.no_grad(), keys.untouched(), setup.arithmetic():
+        out, _ = setup.client_task.forward(
+            server.params, x, buffers=server.buffers, train=True, key=key
+        )
+    return out.logits
 
 
 def _try_metric(metric: AnyMetric, setup: Setup, logits: Tensor, y: Tensor) -> None:
@@ -121,18 +170,6 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def note_on_batches(schedule: Schedule, sizes: Tensor) -> str:
-    """How many clients hold less than a batch, and what they then do; nothing where none does."""
-    few = int((sizes < schedule.batch_size).sum())
-    if few == 0:
-        return ""
-    then = "repeat them to fill it" if schedule.fill == "repeat" else "train on smaller batches"
-    return (
-        f"{few:,} of {len(sizes):,} clients hold fewer examples than a batch of "
-        f"{schedule.batch_size} and {then}"
-    )
-
-
 def note_on_reading(dataset: Dataset) -> str:
     """That examples are read when they are needed, and why; nothing where all are in memory."""
     splits = {"train": dataset.train.x, "test": dataset.test.x}
@@ -141,15 +178,3 @@ def note_on_reading(dataset: Dataset) -> str:
         return ""
     why = next(iter(lazy.values())).reader.why
     return f"{' and '.join(lazy)} examples are read anew for every batch ({why})"
-
-
-def warn_of_small_clients(schedule: Schedule, sizes: Tensor) -> None:
-    """Warn where every client repeats all it holds to fill a batch; that some do is usual."""
-    most, wanted = int(sizes.max()), schedule.batch_size
-    if 2 * most < wanted and schedule.fill == "repeat":
-        warnings.warn(
-            f"each of the {len(sizes)} clients holds less than half of batch_size={wanted} (at "
-            f"most {most} examples) and repeats all of them to fill its batches: lower batch_size "
-            "or the number of clients, or set fill = 'none'",
-            stacklevel=3,
-        )

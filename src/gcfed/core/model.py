@@ -19,7 +19,7 @@ from gcfed.core.description import Description, described
 from gcfed.core.dropout import KeyedDropout, key_dropout
 from gcfed.core.keyed_run import KeyedRun
 from gcfed.core.passes import Pass
-from gcfed.core.roles import Role, roles_of
+from gcfed.core.roles import Role, layers_with_weights, roles_of
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
 from gcfed.errors import InputError, unknown
@@ -44,10 +44,10 @@ class Model:
       tied ones go by the first of their names.
     - ``head``: the names of its head's parameters.  The head is the modules named by ``head`` here,
       or by the attribute ``module.head`` (which may be the module itself); else the last
-      `nn.Linear`.
-    - ``roles``: what each parameter is, as `roles_of` says.
-    - ``cross_batch``: the modules that look across a batch, as BatchNorm does;
-      ``convolutions``: those it has, which an engine is chosen by.
+      `nn.Linear`, unless `trace_head` finds by an example where the logits come from.
+    - ``roles``: what each parameter is, as `roles_of` says; ``layers``: the modules with weights.
+    - ``cross_batch``: the modules that look across a batch, as BatchNorm does, or the whole one if
+      `note_mixing` found that it does; ``convolutions``: what an engine is chosen by.
     - ``replaced``: the modules in whose place others stand, dropout's and those of `rewritten`.
     - ``uncast``: the parameters of modules that take their weights in the dtype they are kept in,
       whatever dtype the model computes in.
@@ -70,8 +70,6 @@ class Model:
         module = copy.deepcopy(module)
         module, self.replaced = key_dropout(module)
         modules, weights = dict(module.named_modules()), dict(module.named_parameters())
-        kept = {w: n for n, w in weights.items()}
-        every = dict(module.named_parameters(remove_duplicate=False))
         self._keys = [f"{n}.key" for n, m in modules.items() if isinstance(m, KeyedDropout)]
         self.params: Tree = {n: p.detach().clone() for n, p in weights.items() if p.requires_grad}
         self.buffers: Tree = {
@@ -80,19 +78,39 @@ class Model:
         self.cross_batch = [n for n, m in modules.items() if _looks_across_a_batch(m)]
         self.convolutions = [m for m in modules.values() if isinstance(m, CONVOLUTIONS)]
 
-        linears = [n for n, m in modules.items() if isinstance(m, nn.Linear)]
+        self._features = features or getattr(module, "feature_reader", None)
+        if self._features is not None and self._features not in modules:
+            known = ", ".join(modules)
+            raise InputError(f"no module is named {self._features!r}; there are {known}")
         declared = [head] if isinstance(head, str) else list(head or _declared_head(module))
-        under = tree.under(declared or linears[-1:], every)
-        self.head = frozenset(kept[every[n]] for n in under) & self.params.keys()
-        roles = roles_of(module, self.head)
-        self.roles: dict[str, Role] = {n: roles[n] for n in self.params}
-        reader = features or getattr(module, "feature_reader", None)
-        if reader is not None and reader not in modules:
-            raise InputError(f"no module is named {reader!r}; there are {', '.join(modules)}")
-        last = [n for n in linears if tree.under([n], every) & under][-1:]
-        self._readers = last if reader is None else [reader]
+        self.declares_head, self.layers = bool(declared), layers_with_weights(module)
+        owned = [] if declared else _module_called_head(module)
+        self._set_head(module, declared or owned or _linears(module)[-1:])
         self.uncast = _uncast(module) & self.params.keys()
         self._shells = {mode: copy.deepcopy(module).train(mode) for mode in (True, False)}
+
+    def _set_head(self, module: nn.Module, layers: Sequence[str]) -> None:
+        """Note which parameters are the head's, their roles, and what reads the features."""
+        first = {w: n for n, w in module.named_parameters()}
+        every = dict(module.named_parameters(remove_duplicate=False))
+        under = tree.under(layers, every)
+        self.head = frozenset(first[every[n]] for n in under) & self.params.keys()
+        roles = roles_of(module, self.head)
+        self.roles: dict[str, Role] = {n: roles[n] for n in self.params}
+        last = [n for n in _linears(module) if tree.under([n], every) & under][-1:]
+        self._readers = last if self._features is None else [self._features]
+
+    def with_head(self, layers: Sequence[str]) -> "Model":
+        """A copy of the model whose head is these modules, and the one called ``head`` if any."""
+        twin, module = copy.copy(self), self._shells[False]
+        twin._set_head(module, list(dict.fromkeys([*_module_called_head(module), *layers])))
+        return twin
+
+    def with_mixing(self) -> "Model":
+        """A copy of the model that is known to look across a batch, in whichever of its modules."""
+        twin = copy.copy(self)
+        twin.cross_batch = [type(self._original).__name__]
+        return twin
 
     def __call__(
         self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None
@@ -102,9 +120,12 @@ class Model:
         if train:
             buffers = tree.map(torch.clone, buffers)  # modules write into them
             keys = self._dropout_keys(key)
+        shell, values = self._shells[train], {**params, **buffers, **keys}
         with self._watch(train) as seen, _drawing_by(key, train):
-            shell, values = self._shells[train], {**params, **buffers, **keys}
+            # what the module replaces is replaced in these values too
             out = output(functional_call(shell, values, *arguments(shell, x)))
+        if train:
+            buffers = _left(buffers, values)
         if out.features is None and seen:
             out = out._replace(features=seen[-1])
         return out, buffers
@@ -224,6 +245,23 @@ def _check_module(module: Any) -> None:
             )
 
 
+def _left(buffers: Tree, values: Mapping[str, Any]) -> Tree:
+    """The buffers as a run of the module leaves them: written into, or replaced by others."""
+    for name, old in buffers.items():
+        new = values[name]
+        if not isinstance(new, Tensor) or new.shape != old.shape or new.dtype != old.dtype:
+            kind = f"{new.dtype} of shape {list(new.shape)}" if isinstance(new, Tensor) else new
+            raise InputError(
+                f"forward replaces the buffer {name}, {old.dtype} of shape {list(old.shape)}, by "
+                f"{kind}: a buffer keeps its shape and its dtype"
+            )
+    return {name: values[name] for name in buffers}
+
+
+def _linears(module: nn.Module) -> list[str]:
+    return [n for n, m in module.named_modules() if isinstance(m, nn.Linear)]
+
+
 def _uncast(module: nn.Module) -> set[str]:
     return {
         f"{path}.{name}".strip(".")
@@ -238,12 +276,16 @@ def _looks_across_a_batch(module: nn.Module) -> bool:
 
 
 def _declared_head(module: nn.Module) -> list[str]:
+    """The modules that an attribute ``head`` names."""
     match getattr(module, "head", None):
-        case nn.Module():
-            return ["head"]
         case str(name):
             return [name]
         case tuple(names) | list(names):
             return list(names)
         case _:
             return []
+
+
+def _module_called_head(module: nn.Module) -> list[str]:
+    head = getattr(module, "head", None)
+    return ["head"] if isinstance(head, nn.Module) and any(True for _ in head.parameters()) else []

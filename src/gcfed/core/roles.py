@@ -20,6 +20,9 @@ WEIGHTS: frozenset[ParameterKind] = frozenset({"linear", "convolution", "recurre
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
+LAYERS = (nn.Linear, nn.Bilinear, _ConvNd, nn.RNNBase, nn.RNNCellBase)
+"""Layers with weights, which some keep elsewhere, as those with a weight norm do."""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -69,6 +72,15 @@ def role_by_shape(ndim: int) -> Role:
     return Role("bias" if ndim < 2 else "linear" if ndim == 2 else "convolution")
 
 
+def head_is_all(roles: Mapping[str, Role]) -> bool:
+    """Whether a model trains nothing before its head, as linear regression does.
+
+    ``roles`` are those of its trained parameters.  Biases and norms do not count.
+    """
+    found = [role.head for role in roles.values() if role.kind not in ("bias", "norm")]
+    return bool(found) and all(found)
+
+
 def roles_of(module: nn.Module, head: Collection[str] = ()) -> dict[str, Role]:
     """The role of every parameter of ``module``, by name.
 
@@ -88,6 +100,12 @@ def roles_of(module: nn.Module, head: Collection[str] = ()) -> dict[str, Role]:
         role = declared.get(parameter) or _role_in(modules[path], leaf, parameter)
         roles[alias] = replace(role, head=name in head)
     return roles
+
+
+def layers_with_weights(module: nn.Module) -> list[str]:
+    """The paths of layers that map inputs to outputs, whether their weights are trained or not."""
+    owners = {name.rpartition(".")[0] for name, role in roles_of(module).items() if role.is_weight}
+    return [n for n, m in module.named_modules() if n in owners or isinstance(m, LAYERS)]
 
 
 def _role_in(layer: nn.Module, leaf: str, parameter: Tensor) -> Role:

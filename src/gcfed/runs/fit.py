@@ -14,7 +14,7 @@ from gcfed.core.algorithm import Algorithm
 from gcfed.core.losses import Loss
 from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
-from gcfed.data.datasets.user import dataset_from
+from gcfed.data.datasets.user import dataset_from, with_test
 from gcfed.display import html_table
 from gcfed.errors import InputError, unknown
 from gcfed.progress import progress as shown, say
@@ -85,7 +85,7 @@ def fit(
     train: Any,
     test: Any = None,
     *,
-    algorithm: Algorithm | str = "gcfed",
+    algorithm: Algorithm | str | None = None,
     loss: Loss | str | None = None,
     metrics: Metrics | Sequence[str] | None = None,
     on_round: Callable[[Record], None] | None = None,
@@ -94,19 +94,27 @@ def fit(
 ) -> History:
     """Train ``module`` by federated learning; ``settings`` are the keys of a config.
 
-    ``train`` and ``test`` are a `Dataset`, or whatever `dataset_from` understands: a pair of
-    tensors, a map-style dataset of (image, label), a list of them, one a client.  ``algorithm`` is
-    a text or an `Algorithm`.  ``loss`` is a text, a loss of torch's such as
-    ``nn.HuberLoss()``, or maps logits and labels to a number for each example; where it is left out
-    it is cross-entropy, or the squared error if labels are numbers.  ``metrics`` are names, or
-    such functions, `Metric` objects and those of torchmetrics by name.  ``module`` itself is left
-    as it is: the trained copy is the history's.  ``progress`` says on standard error what the run
-    will do and how far it is.  A run that diverges raises `DivergedError`.
+    ``train`` is a `Dataset`, or as ``test`` whatever `dataset_from` understands: a pair of tensors,
+    a map-style dataset of (image, label), a list of them, one a client.  ``test`` takes the place
+    of the test examples that a `Dataset` has.
+
+    ``algorithm`` is a text or an `Algorithm`.  By default it is GC-Fed, or FedAvg for a model that
+    trains nothing before its head and for labels that are no classes.  ``loss`` is a text, a loss
+    of torch's such as ``nn.HuberLoss()``, or maps logits and labels to a number for each example;
+    where it is left out it is cross-entropy, or the squared error if labels are numbers.
+    ``metrics`` are names, or such functions, `Metric` objects and those of torchmetrics by name.
+
+    ``module`` itself is left as it is: the trained copy is the history's.  ``progress`` says on
+    standard error what the run will do and how far it is.  A run that diverges raises
+    `DivergedError`.
     """
     _check(module, algorithm, on_round, progress, settings)
     doubled = any(weights.dtype == torch.float64 for weights in module.parameters())
     dtype = torch.float64 if doubled else torch.float32
-    dataset = train if isinstance(train, Dataset) else dataset_from(train, test, dtype=dtype)
+    if isinstance(train, Dataset):
+        dataset = with_test(train, test)
+    else:
+        dataset = dataset_from(train, test, dtype=dtype)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm
@@ -118,6 +126,7 @@ def fit(
         settings["metrics"], metrics = metrics, None
     given = Given(
         algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
+        any_algorithm=algorithm is None,
         module=module,
         dataset=dataset,
         loss=loss,
@@ -155,7 +164,7 @@ def _check(
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         name = algorithm.__name__
         raise InputError(f"algorithm={name} is a class: write algorithm={name}()")
-    if not isinstance(algorithm, Algorithm | str):
+    if not isinstance(algorithm, Algorithm | str | None):
         raise InputError(f"algorithm is a text or an Algorithm; not {algorithm!r}")
     if on_round is not None and not callable(on_round):
         raise InputError(f"on_round is a function of a round's line; not {on_round!r:.200}")

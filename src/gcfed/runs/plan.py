@@ -4,9 +4,10 @@ import logging
 from collections.abc import Sequence
 
 from gcfed.config.build import Experiment
+from gcfed.config.client_sizes import note_on_batches
 from gcfed.config.settings import Config
 from gcfed.config.targets import GIVEN
-from gcfed.config.trial import note_on_batches, note_on_reading
+from gcfed.config.trial import note_on_reading
 from gcfed.results.captions import partition_caption, short
 from gcfed.results.privacy import spent
 
@@ -33,6 +34,7 @@ def plan(experiment: Experiment) -> list[str]:
         f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; with "
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
+        f"{short(config.algorithm)}: {experiment.reason}" if experiment.reason else "",
         note_on_batches(schedule, sizes),
         note_on_reading(experiment.dataset),
         _note_on_loss(experiment),

@@ -1,8 +1,8 @@
 """A trial step before the first round, in which every hook of an algorithm is checked."""
 
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -11,14 +11,14 @@ import torch
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Job, Trained
-from gcfed.core.hook_checks import DEVICE_ERROR, with_checked_hooks
+from gcfed.core.hook_checks import NOT_THE_HOOKS, with_checked_hooks
 from gcfed.core.memory import HostStore
 from gcfed.core.server import Server
 from gcfed.engines.engine import FunctionEngine
 from gcfed.engines.graphs import eagerly
 from gcfed.engines.lineup import Lineup
 from gcfed.engines.sequential import Sequential
-from gcfed.errors import DivergedError, reason
+from gcfed.errors import DivergedError, InputError, reason
 from gcfed.population.faults import NO_FAULTS
 from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
@@ -43,22 +43,33 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
     ``vmap`` cannot run a model that reads a number out of a tensor, as ``.item()`` and ``if`` do.
     """
     first = partial(_try_step, server=server._replace(state={}), t=t, algorithm=Algorithm())
+    alone = replace(setup, engine=Sequential.name)
+    with _told("the model and the loss cannot take a training step"):
+        first(alone)
     try:
-        first(setup)
+        if setup.chosen.make().pads:
+            first(setup)
         return setup
-    except (torch.OutOfMemoryError, DEVICE_ERROR):
+    except NOT_THE_HOOKS:
         raise
     except Exception as error:
-        if not setup.chosen.make().pads:
-            raise
-        able = replace(setup, engine=Sequential.name)
-        first(able)  # what is wrong with the model itself shows here
         warnings.warn(
             f"the {setup.chosen.name} engine cannot train this model, so the sequential one does, "
             f"a client at a time: {reason(error)}",
             stacklevel=3,
         )
-        return able
+        return alone
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Inside, an error that is not the user's words becomes an `InputError` that says ``what``."""
+    try:
+        yield
+    except NOT_THE_HOOKS:
+        raise
+    except Exception as error:
+        raise InputError(f"{what}: {reason(error)}") from error
 
 
 def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm) -> None:

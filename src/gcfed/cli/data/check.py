@@ -16,17 +16,24 @@ def check(
     """Compare data sets with what was published.
 
     NAME is one that 'gcfed data list' shows; several may be given.  If a file is missing or
-    different, the exit code is 1.
+    different, or a folder empty, the exit code is 1.  Data of your own are read:
+    "folder(path='photos')".
     """
     from gcfed.cli.data.describe import STATUSES, is_bad, named
+    from gcfed.config.materials import read_dataset
     from gcfed.data import data_dir as folder_of_data
     from gcfed.data.downloads.catalog import PUBLICATIONS
     from gcfed.data.downloads.fetch import check as check_files
 
     root, found = folder_of_data(data_dir), []
-    for name in list(map(named, names)):
+    for name, text in [(named(text), text) for text in names]:
         if name in PUBLICATIONS:
             found += check_files(name, root)
+        elif text.strip() != name:
+            own = read_dataset(text, root)
+            console.tell(
+                f"{text}: {len(own.train.y):,} train and {len(own.test.y):,} test examples"
+            )
         else:
             console.tell(f"{name}: there are no files to check")
     if found:

@@ -17,6 +17,7 @@ STATUSES: dict[FileVerdict, str] = {
     "unverified": "it can be read, and no md5 is published for it",
     "different": "it is not the published file; delete it and run gcfed data fetch",
     "folder": "a folder lies where the file belongs; move it and run gcfed data fetch",
+    "empty": "the folder holds no file; delete it and run gcfed data fetch",
     "missing": "it is not there; run gcfed data fetch",
 }
 SKEW = ("alpha", "examples per client", "Gini", "classes per client", "label distance", "moved")
@@ -130,4 +131,4 @@ def named(text: str) -> str:
 
 
 def is_bad(found: list[FileStatus]) -> bool:
-    return any(f.status in ("missing", "different", "folder") for f in found)
+    return any(f.status in ("missing", "different", "folder", "empty") for f in found)

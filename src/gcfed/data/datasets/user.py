@@ -1,6 +1,7 @@
 """Data sets of people's own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,29 @@ def dataset_from(
         class_names=names,
         keys=keys,
     )
+
+
+def with_test(dataset: Dataset, test: Any) -> Dataset:
+    """The data set with ``test``, of any form that `dataset_from` takes, as its test examples.
+
+    Where ``test`` is None they stay the data set's own.
+    """
+    if test is None:
+        return dataset
+    if isinstance(test, Dataset):
+        raise InputError(
+            "test is examples and not a Dataset, which has train examples too: give test.test"
+        )
+    if isinstance(test, Examples):
+        tested = test
+    else:
+        floats = [v.dtype for _, v in tree.leaves(dataset.train.x) if v.is_floating_point()]
+        dtype = floats[0] if floats else torch.float32
+        tested = _examples(collect(test, "test", Columns()), dataset.class_names, "test", dtype)
+    shapes = [[list(v.shape[1:]) for _, v in tree.leaves(x)] for x in (dataset.train.x, tested.x)]
+    if shapes[0] != shapes[1]:
+        raise InputError("train and test examples are of different shapes")
+    return replace(dataset, test=tested)
 
 
 @DATASETS.register("folder")

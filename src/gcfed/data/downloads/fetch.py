@@ -23,9 +23,10 @@ from gcfed.errors import InputError
 CACHE = ".gcfed-cache"
 """The folder, in the folder of data, for what gcfed makes and may make again."""
 
-FileVerdict = Literal["verified", "unverified", "different", "folder", "missing"]
+FileVerdict = Literal["verified", "unverified", "different", "folder", "empty", "missing"]
 """Of a file: its md5 is the published one; it can be read and no md5 is published; it is not the
-published file; a folder lies where it belongs; it is not there."""
+published file; a folder lies where it belongs; it may be a folder, which holds no file; it is not
+there."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,10 @@ def _status(file: File, root: Path) -> FileStatus:
 
 
 def _verdict(path: Path, file: File) -> FileVerdict:
+    if path.is_dir() and file.exact:
+        return "folder"
     if path.is_dir():
-        return "folder" if file.exact else "unverified"
+        return "unverified" if any(p.is_file() for p in path.rglob("*")) else "empty"
     if file.md5 is None:
         idx(contents(path), path)
         return "unverified"

@@ -1,0 +1,180 @@
+"""What is tried before the first round, so that a mistake is one sentence and no traceback."""
+
+import pytest
+import torch
+from torch import nn
+
+from gcfed import InputError, Model, fit
+from gcfed.core.mixing import note_mixing
+
+pytest_plugins = ["running"]
+pytestmark = pytest.mark.usefixtures("float32")
+
+SETTINGS = {"clients": 4, "cohort": 2, "rounds": 2, "epochs": 1, "batch_size": 8, "lr": 0.1}
+SETTINGS |= {"partition": "iid", "algorithm": "fedavg", "progress": False}
+
+
+@pytest.fixture
+def data():
+    torch.manual_seed(0)
+    return torch.randn(60, 6), torch.arange(60) % 3
+
+
+class Counted(nn.Module):
+    """Keeps a mean and a count of what it saw, in buffers that it does not write but replaces."""
+
+    def __init__(self, **buffers):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("count", torch.tensor(0))
+        self.changed = buffers
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            self.count = self.count + 1
+            for name, value in self.changed.items():
+                setattr(self, name, value)
+        return self.fc(x - self.mean)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_buffers_that_forward_replaces_are_carried(engine, data):
+    trained = fit(Counted(), data, engine=engine, buffers="average", **SETTINGS).module
+    assert trained.count == 4  # two steps in each of two rounds, as a plain loop counts them
+    assert trained.mean.abs().max() > 0
+
+
+def test_replaced_buffers_are_those_of_a_plain_loop(data):
+    plain, model = Counted(), Model(Counted())
+    buffers = model.buffers
+    for x in data[0].split(20):
+        plain(x)
+        _, buffers = model(model.params, x, buffers=buffers, train=True)
+    assert buffers["count"] == 3
+    torch.testing.assert_close(buffers["mean"], plain.mean)
+    _, same = model(model.params, data[0], buffers=buffers, train=False)
+    assert same is buffers and model.buffers["count"] == 0
+
+
+@pytest.mark.parametrize("value", [torch.zeros(7), torch.tensor(0.5), None])
+def test_a_buffer_that_becomes_another_kind_is_refused(value, data):
+    with pytest.raises(InputError, match=r"forward replaces the buffer count, torch.int64 of"):
+        fit(Counted(count=value), data, **SETTINGS)
+
+
+class Mixing(nn.Module):
+    """A batch norm by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.drop, self.fc2 = nn.Linear(6, 5), nn.Dropout(0.3), nn.Linear(5, 3)
+
+    def forward(self, x):
+        h = self.drop(self.fc1(x))
+        return self.fc2((h - h.mean(0)) / (h.std(0, unbiased=False) + 1e-3))
+
+
+def test_a_batch_norm_by_hand_is_not_padded(data):
+    settings = SETTINGS | {"batch_size": 10, "fill": "none"}
+    for engine in ("sequential", "auto"):
+        fit(Mixing(), data, engine=engine, **settings)
+    with pytest.raises(InputError, match="vectorized engine cannot train Mixing: ragged batches"):
+        fit(Mixing(), data, engine="vectorized", **settings)
+    fit(Mixing(), data, engine="vectorized", **settings | {"fill": "repeat"})  # nothing is padded
+
+
+def test_only_what_looks_across_a_batch_is_taken_for_it(data):
+    plain = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.LayerNorm(5), nn.Linear(5, 3))
+    assert note_mixing(Model(plain), data[0][:3]).cross_batch == []
+    assert note_mixing(Model(Mixing()), data[0][:3]).cross_batch == ["Mixing"]
+    normed = Model(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
+    assert note_mixing(normed, data[0][:3]).cross_batch == ["0"]
+
+
+def normed():
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+def divided(*sizes):
+    torch.manual_seed(0)
+    return [(torch.randn(n, 6), torch.arange(n) % 3) for n in sizes]
+
+
+def test_batch_norm_and_a_single_example_are_refused_by_client():
+    test = divided(9)[0]
+    settings = {k: v for k, v in SETTINGS.items() if k not in ("clients", "partition")}
+    with pytest.raises(InputError, match=r"client 2 holds 9 examples.*batches of 8.*and 1 cannot"):
+        fit(normed(), divided(10, 8, 9), test, fill="none", **settings)
+    with pytest.raises(InputError, match="client 1 holds 1 example, and 1 cannot"):
+        fit(normed(), divided(10, 1, 9), test, **settings)
+    fit(normed(), divided(10, 8, 9), test, **settings)
+    fit(normed(), divided(10, 8, 9), test, fill="none", steps=1, **settings | {"epochs": None})
+    pixels = [(x[:, None, :, None].repeat(1, 1, 1, 6), y) for x, y in divided(8, 9)]
+    convolved = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
+    fit(convolved, pixels, pixels[0], fill="none", **settings)  # it has many pixels to count
+
+
+class Odd(nn.Module):
+    """Two layers, and in training something else than in evaluation."""
+
+    def __init__(self, in_training):
+        super().__init__()
+        self.fc1, self.fc2, self.in_training = nn.Linear(6, 4), nn.Linear(4, 3), in_training
+
+    def forward(self, x):
+        out = self.fc2(torch.tanh(self.fc1(x)))
+        return self.in_training(out) if self.training else out
+
+
+def fail(out):
+    raise RuntimeError("no such thing\nin detail")
+
+
+def draw(out):
+    return out + torch.randn_like(out)
+
+
+class Stops(torch.autograd.Function):
+    """What can be computed and has no gradient."""
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("there is no way back")
+
+
+@pytest.mark.parametrize(
+    ("in_training", "words"),
+    [
+        (fail, r"in evaluation and not in training: RuntimeError: no such thing \(test_trial.py"),
+        (lambda out: [out, out], "in training the model gives a list, where a tensor belongs"),
+        (lambda out: out.mean(0, keepdim=True), r"outputs of shape \[1, 3\] for 2 examples"),
+        (draw, "drew from torch's global generator"),
+        (Stops.apply, "cannot take a training step: RuntimeError: there is no way back"),
+    ],
+    ids=["raises", "type", "shape", "random", "backward"],
+)
+def test_a_mistake_in_training_mode_is_one_sentence(in_training, words, data):
+    with pytest.raises(InputError, match=words):
+        fit(Odd(in_training), data, engine="workers", **SETTINGS)
+
+
+def test_a_loss_that_stretches_labels_over_outputs_is_refused(data):
+    x = data[0]
+    with pytest.raises(InputError, match=r"shape \[2, 2\]|stretched over the other|target size"):
+        fit(nn.Linear(6, 1), (x, x.sum(1)), loss=lambda out, y: (out - y).square(), **SETTINGS)
+
+
+def test_an_engine_that_cannot_map_a_model_is_named(data):
+    module = Odd(lambda out: out if out.sum().item() > -1e9 else -out)
+    with pytest.raises(InputError, match="the vectorized engine cannot train this model, as seq"):
+        fit(module, data, engine="vectorized", **SETTINGS)
