@@ -132,10 +132,6 @@ def fail(out):
     raise RuntimeError("no such thing\nin detail")
 
 
-def draw(out):
-    return out + torch.randn_like(out)
-
-
 class Stops(torch.autograd.Function):
     """What can be computed and has no gradient."""
 
@@ -156,12 +152,11 @@ class Stops(torch.autograd.Function):
     ("in_training", "words"),
     [
         (fail, r"in evaluation and not in training: RuntimeError: no such thing \(test_trial.py"),
-        (lambda out: [out, out], "in training the model gives a list, where a tensor belongs"),
+        (lambda out: "logits", "the model returns a str, where logits belong"),
         (lambda out: out.mean(0, keepdim=True), r"outputs of shape \[1, 3\] for 2 examples"),
-        (draw, "drew from torch's global generator"),
         (Stops.apply, "cannot take a training step: RuntimeError: there is no way back"),
     ],
-    ids=["raises", "type", "shape", "random", "backward"],
+    ids=["raises", "type", "shape", "backward"],
 )
 def test_a_mistake_in_training_mode_is_one_sentence(in_training, words, data):
     with pytest.raises(InputError, match=words):
@@ -170,11 +165,5 @@ def test_a_mistake_in_training_mode_is_one_sentence(in_training, words, data):
 
 def test_a_loss_that_stretches_labels_over_outputs_is_refused(data):
     x = data[0]
-    with pytest.raises(InputError, match=r"shape \[2, 2\]|stretched over the other|target size"):
+    with pytest.raises(InputError, match="were broadcast against each other"):
         fit(nn.Linear(6, 1), (x, x.sum(1)), loss=lambda out, y: (out - y).square(), **SETTINGS)
-
-
-def test_an_engine_that_cannot_map_a_model_is_named(data):
-    module = Odd(lambda out: out if out.sum().item() > -1e9 else -out)
-    with pytest.raises(InputError, match="the vectorized engine cannot train this model, as seq"):
-        fit(module, data, engine="vectorized", **SETTINGS)

@@ -52,7 +52,14 @@ def reason(error: BaseException) -> str:
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if not (lines := traceback.extract_tb(error.__traceback__)):
         return what
-    return f"{what} ({place(lines[-1].filename, lines[-1].lineno)})"
+    last = lines[-1]
+    if _is_ours(last.filename):  # it was called from what is not
+        last = next((line for line in reversed(lines) if not _is_ours(line.filename)), last)
+    return f"{what} ({place(last.filename, last.lineno)})"
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).is_relative_to(Path(__file__).parent)
 
 
 def place(file: str, line: int | None) -> str:
