@@ -91,15 +91,19 @@ def test_a_cohort_costs_the_same_of_a_thousand_clients_and_of_a_million(make_set
     assert many.bytes < few.bytes + 10_000 < 100_000
 
 
+def work_of_a_round(setup):
+    """Some rounds hold more than others: Python's own caches, and what is made once."""
+    with Work() as counted:
+        (result,) = simulate(setup)
+    assert len(result.ids) == 4
+    return counted
+
+
 def test_a_round_costs_the_same_of_a_thousand_clients_and_of_a_million(make_setup):
     spent = []
     for num_clients in (1_000, 1_000_000):
         setup = of_clients(make_setup, num_clients)
-        list(simulate(setup))
-        with Work() as counted:
-            (result,) = simulate(setup)
-        assert len(result.ids) == 4
-        spent.append(counted)
+        spent.append(min((work_of_a_round(setup) for _ in range(4)), key=lambda work: work.bytes))
     few, many = spent
     assert many.numbers == few.numbers
     assert many.bytes < few.bytes + 50_000 < 2 * 10**6
