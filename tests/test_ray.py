@@ -6,6 +6,7 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from gcfed.core.precision import TorchSettings
 from gcfed.engines.block_trainer import BlockTrainer, RayBrief
 from gcfed.engines.parcels import pack, unpack
 from gcfed.engines.pickling import pickled
-from gcfed.engines.ray_engine import ClientBlock, _own, _received
+from gcfed.engines.ray_engine import ClientBlock, _device, _own, _received
 from gcfed.engines.ray_session import RaySession
 from gcfed.simulation.round import prepare
 
@@ -132,6 +133,15 @@ def test_what_a_worker_is_sent_is_enough_to_train(make_setup, close, monkeypatch
     (expected,) = Sequential()([job])
     close(unpack(trainer.train(0, *sent, 2)), tree.take(expected, slice(1, 3)))
     assert isinstance(trainer.train(1, *sent, 2), RuntimeError)
+
+
+def test_workers_see_one_gpu_each():
+    first, second = (torch.device("cuda", i) for i in (0, 1))
+    job = SimpleNamespace(cohort=SimpleNamespace(key=SimpleNamespace(device=first)))
+    assert _device(job) == "cuda"
+    job.cohort.key.device = second
+    with pytest.raises(InputError, match="needs device = 'cuda'"):
+        _device(job)
 
 
 def test_parcels_hold_tensors_of_any_kind():

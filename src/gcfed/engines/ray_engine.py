@@ -81,7 +81,7 @@ class RayProgram:
     def __init__(self, jobs: Sequence[Job], num_workers: int, engine: str) -> None:
         self._tasks = [job.task for job in jobs]
         self._data = [job.batches.data for job in jobs]
-        device = jobs[0].cohort.key.device.type
+        device = _device(jobs[0])
         brief = RayBrief(self._tasks, engine, device, TorchSettings.current())
         self._session = RaySession(num_cpus=num_workers)
         try:
@@ -126,6 +126,14 @@ class RayProgram:
             _together([unpack(trained[n]) for n, block in enumerate(blocks) if block.job == j], job)
             for j, job in enumerate(jobs)
         ]
+
+
+def _device(job: Job) -> str:
+    """Where workers train; on GPUs, each on the one that it sees, which is its first."""
+    device = job.cohort.key.device
+    if device.index:  # a pickled tensor goes to the device of the same number
+        raise InputError(f"the ray engine needs device = 'cuda'; not {str(device)!r}")
+    return device.type
 
 
 def _received(job: Job) -> dict[str, Any]:
