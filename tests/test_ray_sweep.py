@@ -43,7 +43,7 @@ def bits(runs):
     return {run.path.name: (run.path / "rounds.jsonl").read_bytes() for run in runs}
 
 
-def until(check, seconds=90):
+def until(check, seconds=300):
     end = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < end, "it took too long"
@@ -82,7 +82,7 @@ def test_cells_go_on_when_a_worker_is_killed_and_stop_at_ctrl_c(tmp_path, monkey
         begun = num_lines(store)
         until(lambda: num_lines(store) >= begun + 4)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     record = json.loads((store / "sweeps/grid/sweep.json").read_text())
