@@ -176,7 +176,8 @@ def test_a_wrong_engine_is_refused_before_a_run(text, message, make_setup, tmp_p
 
 
 def test_which_engines_need_cuda():
-    assert [name for name in ENGINES if needs_cuda(name)] == ["fused", "streams"]
+    ours = [name for name in ENGINES if name != "ray"]  # which may not be installed
+    assert [name for name in ours if needs_cuda(name)] == ["fused", "streams"]
     assert not needs_cuda("auto") and not needs_cuda("workers(processes=2)")
 
 

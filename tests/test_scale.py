@@ -15,6 +15,7 @@ from gcfed.data.partitions.partition import Partition, Pool
 from gcfed.data.partitions.skew import partition_statistics
 from gcfed.data.partitions.ways import divide
 from gcfed.data.validation import split_validation
+from gcfed.population.samplers import cyclic
 
 pytest_plugins = ["running"]
 
@@ -67,7 +68,7 @@ def test_work_counts_what_is_computed():
     assert work.numbers < 10**6 + 100
 
 
-@pytest.mark.parametrize("ask", ["sample", "num_examples", "label_counts", "plan"])
+@pytest.mark.parametrize("ask", ["sample", "cyclic", "num_examples", "label_counts", "plan"])
 def test_a_cohort_costs_the_same_of_a_thousand_clients_and_of_a_million(make_setup, ask):
     spent = []
     for num_clients in (1_000, 1_000_000):
@@ -76,6 +77,7 @@ def test_a_cohort_costs_the_same_of_a_thousand_clients_and_of_a_million(make_set
         assert max(ids) > num_clients // 2  # the whole population is drawn from
         work = {
             "sample": lambda s=setup: s.population.sample(1),
+            "cyclic": lambda s=setup: replace(s.population, sampler=cyclic).sample(1),
             "num_examples": lambda s=setup, i=ids: s.data.num_examples(i),
             "label_counts": lambda s=setup, i=ids: s.data.label_counts(i),
             "plan": lambda s=setup, i=ids: [s.population.plan(0, k) for k in i],
@@ -89,15 +91,19 @@ def test_a_cohort_costs_the_same_of_a_thousand_clients_and_of_a_million(make_set
     assert many.bytes < few.bytes + 10_000 < 100_000
 
 
+def work_of_a_round(setup):
+    """Some rounds hold more than others: Python's own caches, and what is made once."""
+    with Work() as counted:
+        (result,) = simulate(setup)
+    assert len(result.ids) == 4
+    return counted
+
+
 def test_a_round_costs_the_same_of_a_thousand_clients_and_of_a_million(make_setup):
     spent = []
     for num_clients in (1_000, 1_000_000):
         setup = of_clients(make_setup, num_clients)
-        list(simulate(setup))
-        with Work() as counted:
-            (result,) = simulate(setup)
-        assert len(result.ids) == 4
-        spent.append(counted)
+        spent.append(min((work_of_a_round(setup) for _ in range(4)), key=lambda work: work.bytes))
     few, many = spent
     assert many.numbers == few.numbers
     assert many.bytes < few.bytes + 50_000 < 2 * 10**6

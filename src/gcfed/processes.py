@@ -194,13 +194,18 @@ def serve(pipe: Connection, work: Work) -> None:
             return
         try:
             answer = work(*piece)
-        except InputError as error:
-            answer = error
         except Exception as error:
-            why = f"in a worker process: {reason(error)}"
-            answer = RuntimeError(f"{why}\n{traceback.format_exc()}")
+            answer = to_send(error, "in a worker process")
         with suppress(OSError):  # the parent has gone: the next look says so
             pipe.send(answer)
+
+
+def to_send(error: Exception, where: str) -> Exception:
+    """An error as it is sent to who asked for the work: one of code goes with its traceback."""
+    if isinstance(error, InputError):
+        return error
+    trace = "".join(traceback.format_exception(error))
+    return RuntimeError(f"{where}: {reason(error)}\n{trace}")
 
 
 def keep_freed_memory() -> None:

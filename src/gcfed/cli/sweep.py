@@ -38,6 +38,14 @@ def sweep(
     grid: Annotated[Path, path_argument("GRID.toml")],
     devices: Devices = None,
     per_device: PerDevice = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Train the cells on a Ray cluster: its address, auto for the one of this machine, "
+            "local to start one here. The store lies where all its machines have it.",
+        ),
+    ] = None,
     store: StoreOption = STORE,
     dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record alone.")] = False,
@@ -60,12 +68,13 @@ def sweep(
 
         gcfed sweep grid.toml --dry-run
         gcfed sweep grid.toml --devices cuda:0,cuda:1 --per-device 3
+        gcfed sweep grid.toml --ray head:6379 --devices cuda
     """
     from gcfed.cli.board import watched
     from gcfed.sweeps.sweep import Sweep
 
     report = Report(None, out, plot, size, pivot)
-    made = Sweep(grid, store, devices, per_device=per_device, plugins=plugin or [])
+    made = Sweep(grid, store, devices, per_device=per_device, plugins=plugin or [], ray=ray)
     _check(made, report, baseline)
     if dry_run:
         print_plans(made, as_json)

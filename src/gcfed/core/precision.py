@@ -42,6 +42,11 @@ class TorchSettings(NamedTuple):
             torch.get_default_dtype(),
         )
 
+    @property
+    def precision(self) -> Precision:
+        """What `arithmetic` is to be told so that products are as precise in another process."""
+        return "float32" if self.matmul == "highest" else "tf32"
+
     def apply(self) -> None:
         torch.set_float32_matmul_precision(self.matmul)
         torch.use_deterministic_algorithms(self.deterministic)

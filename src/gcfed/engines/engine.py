@@ -18,9 +18,9 @@ class Engine(ABC):
     """
 
     name: ClassVar[str] = "own"
-    pads: ClassVar[bool] = False
-    needs_cuda: ClassVar[bool] = False
-    fuses: ClassVar[bool] = False
+    pads: bool = False
+    needs_cuda: bool = False
+    fuses: bool = False
 
     @abstractmethod
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:

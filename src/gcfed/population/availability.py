@@ -7,6 +7,7 @@ there in the same rounds.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +21,8 @@ ClientIds = range | np.ndarray
 
 Availability = Callable[[int, int, int], ClientIds]
 """The clients that can be drawn: from how many there are, the round and the seed."""
+
+KEPT = 8  # arrays of a number for each client, which several runs ask for in every round
 
 AVAILABILITIES: Registry[Callable[..., Availability]] = Registry("availability")
 """Who can be drawn in a round, by name."""
@@ -91,20 +94,11 @@ class Sessions:
         cycle = self.on + self.off
         began = np.floor(cycle * _fixed(seed, num_clients)).astype(np.int64)
         number, at = np.divmod(t + began, cycle)
-        first, last = (self._stretch(num_clients, k, seed) for k in (t // cycle, t // cycle + 1))
+        stretches = (self.on, self.off, num_clients, seed)
+        first, last = (_stretch(*stretches, number) for number in (t // cycle, t // cycle + 1))
         start, length = np.where(number == t // cycle, first, last)
         inside = (start <= at) & (at < start + length)
         return np.flatnonzero(inside if self.on <= self.off else ~inside)
-
-    def _stretch(self, num_clients: int, number: int, seed: int) -> np.ndarray:
-        """When each client's stretch in a cycle starts, and how many rounds it lasts.
-
-        It starts after the cycle does, so that no two of them touch.
-        """
-        cycle, mean = self.on + self.off, min(self.on, self.off)
-        draws = _drawn(seed, number, (num_clients, 2)).T
-        length = 1 + np.floor((2 * mean - 1) * draws[0])
-        return np.stack([1 + np.floor((cycle - length) * draws[1]), length])
 
 
 @AVAILABILITIES.register("trace")
@@ -148,9 +142,27 @@ def settled(text: str) -> tuple[Availability, str]:
     return found, AVAILABILITIES.canonical(text)
 
 
+@lru_cache(maxsize=KEPT)
+def _stretch(on: int, off: int, num_clients: int, seed: int, number: int) -> np.ndarray:
+    """When each client's stretch in a cycle starts, and how many rounds it lasts.
+
+    It starts after the cycle does, so that no two of them touch.
+    """
+    draws = _drawn(seed, number, (num_clients, 2)).T
+    length = 1 + np.floor((2 * min(on, off) - 1) * draws[0])
+    return _kept(np.stack([1 + np.floor((on + off - length) * draws[1]), length]))
+
+
+@lru_cache(maxsize=KEPT)
 def _fixed(seed: int, num_clients: int) -> np.ndarray:
     """A number on [0, 1) for each client, the same in all rounds."""
-    return keys.generator("availability", seed, 0).random(num_clients)
+    return _kept(keys.generator("availability", seed, 0).random(num_clients))
+
+
+def _kept(numbers: np.ndarray) -> np.ndarray:
+    """Numbers that are given to many, and changed by none."""
+    numbers.flags.writeable = False
+    return numbers
 
 
 def _drawn(seed: int, number: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -23,8 +23,7 @@ def uniform(
     parts: Partition, among: ClientIds, size: int, t: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Every client as likely as any other."""
-    drawn = rng.choice(len(among), min(size, len(among)), replace=False)
-    return drawn if isinstance(among, range) else among[drawn]
+    return _drawn(among, size, rng)
 
 
 @SAMPLERS.register("examples")
@@ -36,9 +35,11 @@ def examples(
     The first ``size`` of a draw without replacement, by exponential clocks of those rates
     (Efraimidis and Spirakis, 2006).
     """
-    ids, size = _array(among), min(size, len(among))
-    clocks = rng.exponential(size=len(ids)) / parts.sizes.numpy()[ids]
-    return ids[np.argpartition(clocks, size - 1)[:size]]
+    size, held = min(size, len(among)), parts.sizes.numpy()
+    clocks = rng.exponential(size=len(among))
+    clocks /= held if isinstance(among, range) else held[among]
+    first: np.ndarray = np.argpartition(clocks, size - 1)[:size]
+    return first if isinstance(among, range) else among[first]
 
 
 @SAMPLERS.register("cyclic")
@@ -63,10 +64,15 @@ def cyclic(
             f"a cohort of {size} cannot be drawn from the {len(parts) // groups} of {len(parts)} "
             f"clients that may be awake at once: lower groups={groups}, or the cohort"
         )
-    ids = _array(among)
-    awake = ids[ids % groups == t // rounds % groups]
-    return rng.choice(awake, min(size, len(awake)), replace=False)
+    group = t // rounds % groups
+    if isinstance(among, range):
+        return _drawn(among[group::groups], size, rng)
+    return _drawn(among[among % groups == group], size, rng)
 
 
-def _array(among: ClientIds) -> np.ndarray:
-    return np.arange(len(among)) if isinstance(among, range) else among
+def _drawn(among: ClientIds, size: int, rng: np.random.Generator) -> np.ndarray:
+    """So many clients, each as likely as any other; of a range no list is made."""
+    drawn = rng.choice(len(among), min(size, len(among)), replace=False)
+    if isinstance(among, range):
+        return among.start + among.step * drawn
+    return among[drawn]

@@ -6,7 +6,7 @@ import threading
 import traceback
 import warnings
 from _thread import interrupt_main
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -144,28 +144,12 @@ class Child:
             self._is_busy = True
             if self._is_stopping:
                 raise KeyboardInterrupt
-            ended = self._train(job)
+            ended = train_cell(job, self._send)
             self._is_busy = False
             return ended
         except KeyboardInterrupt:  # before its first round
             self._is_busy = False
             return Ended([])
-
-    def _train(self, job: CellJob) -> Ended:
-        store = RunStore(job.store)
-
-        def observe(lines: Mapping[int, Record]) -> None:
-            done = {i: line["round"] + 1 for i, line in lines.items()}
-            scores = {i: line[job.score] for i, line in lines.items()}
-            self._send(RoundsDone(done, {i: s for i, s in scores.items() if s is not None}))
-
-        try:
-            runs = store.run_together(job.configs, observe)
-        except InputError as error:
-            return Ended([], _one_line(error))
-        except (Exception, SystemExit) as error:
-            return Ended([], _one_line(error), traceback.format_exc())
-        return Ended([run.path.name for run in runs])
 
     def _warn(self, message: Warning | str, *_: object) -> None:
         self._send(Note(str(message)))
@@ -173,6 +157,24 @@ class Child:
     def _send(self, message: ChildMessage) -> None:
         with self._sending, suppress(OSError):  # a parent that is gone needs no news
             self._pipe.send(message)
+
+
+def train_cell(job: CellJob, send: Callable[[RoundsDone], None]) -> Ended:
+    """Train a cell, or go on with it, and tell of each round."""
+    store = RunStore(job.store)
+
+    def observe(lines: Mapping[int, Record]) -> None:
+        done = {i: line["round"] + 1 for i, line in lines.items()}
+        scores = {i: line[job.score] for i, line in lines.items()}
+        send(RoundsDone(done, {i: s for i, s in scores.items() if s is not None}))
+
+    try:
+        runs = store.run_together(job.configs, observe)
+    except InputError as error:
+        return Ended([], _one_line(error))
+    except (Exception, SystemExit) as error:
+        return Ended([], _one_line(error), traceback.format_exc())
+    return Ended([run.path.name for run in runs])
 
 
 def _one_line(error: BaseException) -> str:

@@ -18,7 +18,8 @@ from gcfed.sweeps.child import CellJob, ChildMessage, Ended, Note, RoundsDone
 from gcfed.sweeps.devices import Allotment, allot, find_devices, recorded_allotment
 from gcfed.sweeps.grid import GridSource, read_grid
 from gcfed.sweeps.planning import CellPlan, plan
-from gcfed.sweeps.pool import run_jobs
+from gcfed.sweeps.pool import Tell, run_jobs
+from gcfed.sweeps.ray_pool import ray_device, run_jobs_on_ray
 from gcfed.sweeps.state import CellState, found, moment
 from gcfed.sweeps.tuning import Selection, select
 
@@ -32,7 +33,9 @@ class Sweep:
     """The cells of a grid and the runs there are of them; `run` does those that are missing.
 
     Each cell's seeds are runs of the store, trained together, so what is done is found and what was
-    interrupted goes on.  Beside them the sweep keeps one record, ``sweeps/NAME/sweep.json``.
+    interrupted goes on.  Beside them the sweep keeps one record, ``sweeps/NAME/sweep.json``.  With
+    ``ray``, the address of a cluster, cells are its tasks, and the store is a folder that all its
+    machines have.
     """
 
     def __init__(
@@ -44,11 +47,16 @@ class Sweep:
         per_device: int = 1,
         name: str | None = None,
         plugins: Iterable[Path] = (),
+        ray: str | None = None,
     ) -> None:
         self.grid = read_grid(grid, name=name, plugins=plugins)
         self.store = RunStore(store)
         default = self.grid.cells[0].configs[0].device
-        self.devices = find_devices(devices, default, per_device)
+        self._ray, self._per_device = ray, per_device
+        if ray is None:
+            self.devices = find_devices(devices, default, per_device)
+        else:
+            self.devices = [ray_device(devices, default, per_device)]
         self.plans: list[CellPlan] = plan(self.grid, self.store, self.devices[0])
         self.cells: list[CellState] = list(map(found, self.plans))
         self.path = self.store.folder / SWEEPS / self.grid.name / RECORD
@@ -77,7 +85,7 @@ class Sweep:
             self.started, self.finished = time.time(), None
             self._write()
             try:
-                run_jobs(self._jobs(), self.devices, self.allotment, self._began_on(), tell)
+                self._train(tell)
             except KeyboardInterrupt:  # a second one: processes stopped at once
                 pass
             finally:
@@ -164,7 +172,15 @@ class Sweep:
         """What the processes of this sweep got before; if none of it was begun, equal parts."""
         begun = any(state.runs for state in self.cells)
         before = recorded_allotment(self.path) if begun else None
-        return before or allot(self.devices, len(self.cells))
+        alone = Allotment(1, 1) if self._ray is not None else None
+        return before or alone or allot(self.devices, len(self.cells))
+
+    def _train(self, tell: Tell) -> None:
+        if self._ray is None:
+            run_jobs(self._jobs(), self.devices, self.allotment, self._began_on(), tell)
+        else:
+            where = (self._ray, self.devices[0], self._per_device)
+            run_jobs_on_ray(self._jobs(), *where, self.allotment, tell)
 
     def _write(self) -> None:
         write_json(self.path, self.to_json())
@@ -192,12 +208,14 @@ def sweep(
     *,
     per_device: int = 1,
     name: str | None = None,
+    ray: str | None = None,
 ) -> Sweep:
     """Train the cells of a grid, a TOML file or a dict, on these devices; what came out of them.
 
     Cells that are done are found, and those that were interrupted go on.  ``per_device`` cells
-    share each device.
+    share each device.  ``ray`` is the address of a Ray cluster that trains them in place of this
+    machine; ``"local"`` starts Ray here.
     """
-    made = Sweep(grid, store, devices, per_device=per_device, name=name)
+    made = Sweep(grid, store, devices, per_device=per_device, name=name, ray=ray)
     made.run(observe)
     return made
