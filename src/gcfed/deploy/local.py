@@ -1,0 +1,139 @@
+"""A whole federation on this machine: a SuperLink, SuperNodes and a run, started and stopped."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcfed.config.settings import toml_value
+from gcfed.errors import InputError
+from gcfed.files import create_folder, write_text
+
+GRACE = 10.0  # seconds that processes have to end by themselves
+STARTUP = 60.0  # seconds that a SuperLink has to listen
+CONNECTION = "local"
+
+
+@dataclass
+class LocalFederation:
+    """The processes of a federation, their logs and what its nodes keep, in one folder.
+
+    Every process leads a group of its own, so that what it starts ends with it.
+    """
+
+    folder: Path
+    threads: int = 1
+    port: int = field(default_factory=lambda: _free_port())
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start_link(self) -> None:
+        """Start the SuperLink, and wait until it listens."""
+        create_folder(self.folder / "flwr", exist_ok=True)
+        connection = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        write_text(self.folder / "flwr" / "config.toml", f"[superlink.{CONNECTION}]\n{connection}")
+        listen = ("--host", "127.0.0.1", "--port", str(self.port))
+        fixed = "--disable-runtime-dependency-installation"
+        self._start("superlink", "flower-superlink", "--insecure", *listen, fixed)
+        end = time.monotonic() + STARTUP
+        while not _listens(self.port):
+            if self.processes["superlink"].poll() is not None or time.monotonic() > end:
+                raise InputError(f"the SuperLink does not start: see {self.log('superlink')}")
+            time.sleep(0.1)
+
+    def start_node(self, client: int) -> None:
+        """Start the SuperNode of a client, or start it again."""
+        node = f'partition-id={client} folder="{self.folder / "nodes"}"'
+        listen = ("--host", "127.0.0.1", "--port", str(_free_port()))
+        link = ("--superlink", f"127.0.0.1:{self.port}", "--node-config", node)
+        self._start(f"supernode-{client}", "flower-supernode", "--insecure", *link, *listen)
+
+    def start_run(self, app: Path, changes: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
+        """Start a run of an app, with some settings changed; the process ends with the run."""
+        assigned = [f"{key}={toml_value(value)}" for key, value in changes.items()]
+        words = [word for each in assigned for word in ("--run-config", each)]
+        return self._start("run", "flwr", "run", str(app), CONNECTION, "--stream", *words)
+
+    def kill(self, name: str) -> None:
+        """End a process, and all that it started, at once."""
+        _signal(self.processes[name], signal.SIGKILL)
+        self.processes.pop(name).wait()
+
+    def stop(self) -> None:
+        """End everything that was started: first by asking."""
+        for process in self.processes.values():
+            _signal(process, signal.SIGTERM)
+        end = time.monotonic() + GRACE
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+        for name in list(self.processes):
+            self.kill(name)
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _start(self, name: str, program: str, *words: str) -> "subprocess.Popen[bytes]":
+        path = Path(sys.executable).parent / program
+        if not path.is_file():
+            raise InputError("this needs Flower: pip install 'gcfed[flower]'")
+        with self.log(name).open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(path), *words],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self.processes[name]
+
+    def _environment(self) -> dict[str, str]:
+        own = str(Path(sys.executable).parent)  # Flower looks for its programs on the path
+        return {
+            **os.environ,
+            "PATH": os.pathsep.join([own, os.environ.get("PATH", "")]),
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "OMP_NUM_THREADS": str(self.threads),
+        }
+
+
+@contextmanager
+def local_federation(folder: Path, num_nodes: int) -> Iterator[LocalFederation]:
+    """Inside, a SuperLink and nodes run on this machine; at the end, however it ends, none does."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    made = LocalFederation(create_folder(folder, exist_ok=True), max(1, (cores or 1) // num_nodes))
+    with ExitStack() as stack:
+        stack.callback(made.stop)
+        made.start_link()
+        for client in range(num_nodes):
+            made.start_node(client)
+        yield made
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+    """Send a signal to a process and to all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
