@@ -8,7 +8,7 @@ from typing import Annotated
 import click
 import typer
 
-from gcfed.cli import console, data
+from gcfed.cli import console, data, deploy
 from gcfed.cli.check import check
 from gcfed.cli.compare import compare
 from gcfed.cli.costs import costs
@@ -50,6 +50,8 @@ for section, commands in COMMANDS.items():
         app.command(name, cls=SectionedCommand, rich_help_panel=section)(command)
     if section == START:
         app.add_typer(data.app, name="data", rich_help_panel=section)
+    if section == TRAIN:
+        app.add_typer(deploy.app, name="deploy", rich_help_panel=section)
 
 
 def main() -> None:

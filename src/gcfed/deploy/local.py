@@ -54,11 +54,13 @@ class LocalFederation:
         link = ("--superlink", f"127.0.0.1:{self.port}", "--node-config", node)
         self._start(f"supernode-{client}", "flower-supernode", "--insecure", *link, *listen)
 
-    def start_run(self, app: Path, changes: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
+    def start_run(
+        self, app: Path, changes: Mapping[str, Any], name: str = "run"
+    ) -> "subprocess.Popen[bytes]":
         """Start a run of an app, with some settings changed; the process ends with the run."""
         assigned = [f"{key}={toml_value(value)}" for key, value in changes.items()]
         words = [word for each in assigned for word in ("--run-config", each)]
-        return self._start("run", "flwr", "run", str(app), CONNECTION, "--stream", *words)
+        return self._start(name, "flwr", "run", str(app), CONNECTION, "--stream", *words)
 
     def kill(self, name: str) -> None:
         """End a process, and all that it started, at once."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.settings import toml_value
+from gcfed.config.settings import read, toml_value
 from gcfed.errors import InputError
 from gcfed.files import create_folder, refuse_existing, write_text
 
@@ -71,6 +71,17 @@ def write_app(folder: Path, settings: Mapping[str, Any], out: Path) -> None:
         PYPROJECT.format(name=name, settings=lines, out=out.expanduser().absolute()),
     )
     write_text(folder / "app.py", APP)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of the run in an app's pyproject."""
+    path = folder / "pyproject.toml"
+    found: Any = read(path)
+    for name in ("tool", "flwr", "app", "config"):
+        found = found.get(name)
+        if not isinstance(found, dict):
+            raise InputError(f"{path} has no [tool.flwr.app.config]: gcfed deploy init writes one")
+    return {key: value for key, value in found.items() if key != "deploy"}
 
 
 def _plain(key: str, value: Any) -> str:
