@@ -21,14 +21,6 @@ if find_spec("flwr"):
 NUM_CLIENTS = 4
 
 
-@pytest.fixture(autouse=True)
-def usual_numbers(exact):
-    """float32, as the processes of a federation have it, on one thread."""
-    torch.set_default_dtype(torch.float32)
-    yield
-    torch.set_default_dtype(torch.float64)
-
-
 @pytest.fixture(scope="session")
 def whole():
     """Forty small images of three classes, which four clients hold; client 2 lacks a class."""

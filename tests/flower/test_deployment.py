@@ -23,7 +23,8 @@ from gcfed.simulation.loop import simulate
 from gcfed.simulation.round import run_round
 from gcfed.simulation.snapshot import start
 
-pytestmark = pytest.mark.flower
+pytest_plugins = ["running"]
+pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("float32", "registries")]
 
 SETTINGS = {
     **{"model": "mlp(hidden=[6])", "clients": 4, "cohort": 3, "rounds": 4, "epochs": 2},
@@ -76,8 +77,8 @@ def test_every_algorithm_comes_to_the_same_bits_as_in_a_simulation(
     assert not (run.path / "left_out.jsonl").exists()
 
 
-@pytest.fixture(scope="module")
-def batch_norm():
+@pytest.fixture
+def batch_norm(registries):
     """The name of a model that keeps statistics of its batches."""
 
     @MODELS.register("batch_norm_of_a_test")

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from gcfed.simulation.evaluation import weights_sha256
 from gcfed.simulation.round import run_round
 from gcfed.simulation.snapshot import start
 
-pytestmark = pytest.mark.flower
+pytest_plugins = ["running"]
+pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("float32")]
 
 ALGORITHMS = ["gcfed", "scaffold", "fedlc + gcfed"]
 SETTINGS = {
@@ -122,3 +125,30 @@ def test_a_killed_node_is_left_out_and_comes_back_and_a_killed_server_goes_on(fe
         )
         server, clients = result.server, result.clients
         assert line["weights_sha256"] == weights_sha256(server.params)
+
+
+def alive(text):
+    """The processes whose command lines hold a text."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_ctrl_c_stops_everything_that_was_started(tmp_path):
+    app, path = tmp_path / "app", tmp_path / "run"
+    settings = {**SETTINGS, "clients": 2, "cohort": 1, "rounds": 1000}
+    write_app(app, settings, path)
+    command = [sys.executable, "-m", "gcfed", "deploy", "local", str(app), "--out", str(path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: (path / "rounds.jsonl").exists() and Run(path).num_rounds, process)
+    assert len(alive(str(tmp_path))) > 2
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 130 and f"with --out {path} goes on" in said
+    assert alive(str(tmp_path)) == []
+    assert Run(path).num_rounds < 1000

@@ -19,6 +19,8 @@ from gcfed.files import create_folder, write_text
 GRACE = 10.0  # seconds that processes have to end by themselves
 STARTUP = 60.0  # seconds that a SuperLink has to listen
 CONNECTION = "local"
+PROGRAMS = Path(sys.executable).parent
+"""Where the commands of this environment are, Flower's among them."""
 
 
 @dataclass
@@ -82,12 +84,9 @@ class LocalFederation:
         return self.folder / f"{name}.log"
 
     def _start(self, name: str, program: str, *words: str) -> "subprocess.Popen[bytes]":
-        path = Path(sys.executable).parent / program
-        if not path.is_file():
-            raise InputError("this needs Flower: pip install 'gcfed[flower]'")
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(path), *words],
+                [str(PROGRAMS / program), *words],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -97,10 +96,10 @@ class LocalFederation:
         return self.processes[name]
 
     def _environment(self) -> dict[str, str]:
-        own = str(Path(sys.executable).parent)  # Flower looks for its programs on the path
         return {
             **os.environ,
-            "PATH": os.pathsep.join([own, os.environ.get("PATH", "")]),
+            # where Flower looks for its programs
+            "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", "")]),
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -112,6 +111,8 @@ class LocalFederation:
 @contextmanager
 def local_federation(folder: Path, num_nodes: int) -> Iterator[LocalFederation]:
     """Inside, a SuperLink and nodes run on this machine; at the end, however it ends, none does."""
+    if not (PROGRAMS / "flower-superlink").is_file():
+        raise InputError("this needs Flower, which is not installed: pip install 'gcfed[flower]'")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     made = LocalFederation(create_folder(folder, exist_ok=True), max(1, (cores or 1) // num_nodes))
     with ExitStack() as stack:
