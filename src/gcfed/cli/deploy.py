@@ -112,16 +112,22 @@ def local(
                 write_app(folder, settings, path)
             changes = {"clients": config.clients, "deploy.out": str(path)}
             _follow(federation.start_run(folder, changes), config, path)
-            if not (path / "summary.json").is_file():
-                raise InputError(f"the run did not begin: see {federation.log('run')}")
+            log = federation.log("run")
     except KeyboardInterrupt:
         console.say(f"stopped; the same command with --out {path} goes on")
         sys.exit(INTERRUPTED)
     run = Run(path)
     if run.status == "killed":
-        raise InputError(f"the run broke off: see {beside / 'run.log'}")
+        raise InputError(f"the run broke off: {_last_error(log)}")
     print_runs([run])
     sys.exit(exit_code([run]))
+
+
+def _last_error(log: Path) -> str:
+    """What the server said last that went wrong, or where to look."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line.partition(": ")[2] for line in lines if line.startswith("gcfed.errors.")]
+    return said[-1] if said else f"see {log}"
 
 
 def _follow(process: "Popen[bytes]", config: "Config", path: Path) -> None:

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +25,7 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass
 class LocalFederation:
-    """The processes of a federation, their logs and what its nodes keep, in one folder.
-
-    Every process leads a group of its own, so that what it starts ends with it.
-    """
+    """The processes of a federation, their logs and what its nodes keep, in one folder."""
 
     folder: Path
     threads: int = 1
@@ -37,9 +34,9 @@ class LocalFederation:
 
     def start_link(self) -> None:
         """Start the SuperLink, and wait until it listens."""
-        create_folder(self.folder / "flwr", exist_ok=True)
+        create_folder(self._home, exist_ok=True)
         connection = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        write_text(self.folder / "flwr" / "config.toml", f"[superlink.{CONNECTION}]\n{connection}")
+        write_text(self._home / "config.toml", f"[superlink.{CONNECTION}]\n{connection}")
         listen = ("--host", "127.0.0.1", "--port", str(self.port))
         fixed = "--disable-runtime-dependency-installation"
         self._start("superlink", "flower-superlink", "--insecure", *listen, fixed)
@@ -65,20 +62,40 @@ class LocalFederation:
         return self._start(name, "flwr", "run", str(app), CONNECTION, "--stream", *words)
 
     def kill(self, name: str) -> None:
-        """End a process, and all that it started, at once."""
-        _signal(self.processes[name], signal.SIGKILL)
-        self.processes.pop(name).wait()
+        """End a process, and the group of processes that it leads, at once."""
+        process = self.processes.pop(name)
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
 
     def stop(self) -> None:
         """End everything that was started: first by asking."""
-        for process in self.processes.values():
-            _signal(process, signal.SIGTERM)
+        _signal_all(self.members(), signal.SIGTERM)
         end = time.monotonic() + GRACE
-        for process in self.processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, end - time.monotonic()))
+        while self.members() and time.monotonic() < end:
+            for process in self.processes.values():
+                process.poll()  # one that ended is there until somebody asks
+            time.sleep(0.1)
+        _signal_all(self.members(), signal.SIGKILL)
         for name in list(self.processes):
             self.kill(name)
+
+    def members(self) -> list[int]:
+        """The processes of this federation that are alive.
+
+        Flower detaches some of those that it starts, so they are known by what all inherit: the
+        environment, where the system shows it.
+        """
+        mark = f"FLWR_HOME={self._home}".encode()
+        found = {process.pid for process in self.processes.values() if process.poll() is None}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended meanwhile, or is somebody else's
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.add(int(folder.name))
+        return sorted(found)
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / "flwr"
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -100,7 +117,7 @@ class LocalFederation:
             **os.environ,
             # where Flower looks for its programs
             "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", "")]),
-            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_HOME": str(self._home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -136,7 +153,12 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
-    """Send a signal to a process and to all that it started."""
+def _signal_group(leader: int, number: int) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        os.killpg(leader, number)
+
+
+def _signal_all(processes: Iterable[int], number: int) -> None:
+    for each in processes:
+        with suppress(ProcessLookupError):
+            os.kill(each, number)
