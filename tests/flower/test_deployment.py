@@ -196,6 +196,23 @@ def test_a_run_fails_after_its_tries_and_goes_on_when_nodes_are_back(tmp_path, w
     assert weights(run) == [weights_sha256(r.server.params) for r in results]
 
 
+def test_terms_that_make_no_sense_are_refused():
+    with pytest.raises(InputError, match=r"deploy.minimum is positive; not 0"):
+        RoundTerms(minimum=0)
+    with pytest.raises(InputError, match=r"deploy.timeout is a number, not 'soon'"):
+        RoundTerms(timeout="soon")
+
+
+def test_a_run_that_is_done_is_not_done_again(tmp_path, load):
+    before = deployed(tmp_path, load, {"rounds": 1}).summary
+
+    def asleep(client, sent, reply):
+        assert sent.metadata.message_type != MessageType.TRAIN
+        return reply
+
+    assert deployed(tmp_path, load, {"rounds": 1}, asleep).summary == before
+
+
 class PowerCutError(BaseException):
     """Ends a server without a chance to write anything."""
 

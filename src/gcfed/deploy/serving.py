@@ -28,6 +28,7 @@ from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import Sent, conclude, prepare, receive
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import Clients, RoundResult, Snapshot
+from gcfed.values import check_range, checked
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class RoundTerms:
     tries: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "minimum", "tries"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"deploy.{name} is a positive number; not {getattr(self, name)}")
+        for name, kind in (("timeout", float), ("minimum", int), ("tries", int)):
+            checked(f"deploy.{name}", getattr(self, name), kind)
+            check_range(f"deploy.{name}", getattr(self, name), "positive")
 
 
 class TooFewAnswersError(InputError):
