@@ -69,9 +69,14 @@ def test_the_same_bits_as_a_simulation(federation, tmp_path):
 
 def kill_servers(federation):
     """Kill the processes of servers that this federation started."""
-    for number in federation.members():
-        if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes():
-            os.kill(number, signal.SIGKILL)
+    servers = [
+        number
+        for number in federation.members()
+        if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes()
+    ]
+    assert servers
+    for number in servers:
+        os.kill(number, signal.SIGKILL)
 
 
 def test_a_killed_node_is_left_out_and_comes_back_and_a_killed_server_goes_on(federation, tmp_path):
@@ -101,7 +106,7 @@ def test_a_killed_node_is_left_out_and_comes_back_and_a_killed_server_goes_on(fe
     wait_until(lambda: num_lines() == 3, process)
     kill_servers(federation)
     federation.kill("run")
-    assert Run(path).status == "killed"
+    wait_until(lambda: Run(path).status == "killed", federation.processes["superlink"])
     federation.start_run(app, changes).wait(PATIENCE)
 
     done = Run(path)
