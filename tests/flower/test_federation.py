@@ -80,11 +80,11 @@ def kill_servers(federation):
 
 
 def test_a_killed_node_is_left_out_and_comes_back_and_a_killed_server_goes_on(federation, tmp_path):
-    settings = {**SETTINGS, "algorithm": "scaffold", "rounds": 6, "cohort": 4}
+    settings = {**SETTINGS, "algorithm": "scaffold", "rounds": 5}
     app, path = tmp_path / "app", tmp_path / "run"
     write_app(app, settings, path)
     setup = server_experiment(Config(**settings)).setup
-    cohorts = [setup.population.sample(t) for t in range(6)]
+    cohorts = [setup.population.sample(t) for t in range(5)]
     victim = next(i for i in cohorts[1] if any(i in cohort for cohort in cohorts[3:]))
     log = federation.log(f"supernode-{victim}")
 
@@ -95,7 +95,7 @@ def test_a_killed_node_is_left_out_and_comes_back_and_a_killed_server_goes_on(fe
     def num_asked():
         return log.read_text().count("Receiving: train message")
 
-    changes = {"deploy.timeout": 40.0, "deploy.tries": 5}
+    changes = {"deploy.timeout": 25.0, "deploy.tries": 9}
     process = federation.start_run(app, changes)
     wait_until(lambda: num_lines() == 1, process)
     asked = num_asked()
@@ -110,10 +110,10 @@ def test_a_killed_node_is_left_out_and_comes_back_and_a_killed_server_goes_on(fe
     federation.start_run(app, changes).wait(PATIENCE)
 
     done = Run(path)
-    assert done.status == "finished" and len(done.records) == 6
+    assert done.status == "finished" and len(done.records) == 5
     assert victim in done.records[1]["absent"]
     assert any(victim in line["clients"] for line in done.records[3:])
-    assert done.provenance["resumed"][0]["after_rounds"] >= 3
+    assert done.provenance["resumed"][0]["after_rounds"] in (2, 3)  # the line is written first
     server, clients = start(setup)
     for line in done.records:
         result = run_round(

@@ -1,5 +1,7 @@
 """The same apps in Flower's own simulation, which runs nodes as actors of Ray."""
 
+from dataclasses import replace
+
 import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -27,13 +29,11 @@ def configured(settings, folder):
     client, server = client_app(), server_app()
 
     def answer(message, context):
-        context.run_config = settings
-        context.node_config["folder"] = str(folder / "nodes")
-        return client(message, context)
+        node = {**context.node_config, "folder": str(folder / "nodes")}
+        return client(message, replace(context, run_config=settings, node_config=node))
 
     def serve(grid, context):
-        context.run_config = {**settings, "deploy.out": str(folder / "run")}
-        server(grid, context)
+        server(grid, replace(context, run_config={**settings, "deploy.out": str(folder / "run")}))
 
     apps = ServerApp(), ClientApp()
     apps[0].main()(serve)

@@ -1,5 +1,6 @@
 """The nodes that are connected to a server, by the clients that they are."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -9,6 +10,8 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from gcfed.deploy.records import BadMessageError, whole_number
+
+LOG = logging.getLogger("gcfed")
 
 PAUSE = 0.2  # seconds between two looks for replies
 
@@ -48,7 +51,9 @@ class Nodes:
         self._asked &= there
         new = sorted(there - self._asked)
         self._asked |= set(new)
-        found, _ = self._exchange({node: RecordDict() for node in new}, MessageType.QUERY)
+        found, failed = self._exchange({node: RecordDict() for node in new}, MessageType.QUERY)
+        for node, why in failed.items():
+            LOG.warning("node %s does not say which client it is: %s", node, why)
         for node, content in found.items():
             with suppress(BadMessageError):
                 client = whole_number(content, "who", "client")
