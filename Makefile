@@ -1,23 +1,29 @@
 # make demo   train FedAvg and GC-Fed on the embedded data and compare them
 # make test   run the tests            make slow    run those that take long
 # make check  lint, types, import contract
-# make docs   build the documentation  make clean   forget the virtual environment
+# make docs   build the documentation  make clean   forget the virtual environments
+# make flower run the tests of deployments, in a virtual environment of their own
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FLOWER := .venv-flower
+FLOWER_READY := $(FLOWER)/.ready
 
-.PHONY: demo test slow check docs clean install
+.PHONY: demo test slow flower check docs clean install
 
 demo: $(READY)
 	$(BIN)/gcfed demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not slow' --cov --cov-report=term:skip-covered $(TESTS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not slow and not flower' --cov --cov-report=term:skip-covered $(TESTS)
 
 slow: $(READY)
-	$(BIN)/python -m pytest -q -n auto --dist load -m slow $(TESTS)
+	$(BIN)/python -m pytest -q -n auto --dist load -m 'slow and not flower' $(TESTS)
+
+flower: $(FLOWER_READY)
+	$(FLOWER)/bin/python -m pytest -q -m flower $(or $(TESTS),tests/flower)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -37,5 +43,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
+# Flower wants older versions of what the command line is made of than others do
+$(FLOWER_READY): pyproject.toml constraints-flower.txt
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install -q --disable-pip-version-check -c constraints-flower.txt torch
+	$(FLOWER)/bin/python -m pip install -q --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest
+	touch $(FLOWER_READY)
+
 clean:
-	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(FLOWER) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -10,7 +10,7 @@ from gcfed.core import keys, tree
 from gcfed.core.algorithm import parts
 from gcfed.core.tree import Tree
 from gcfed.errors import InputError
-from gcfed.simulation.round import conclude, prepare, receive
+from gcfed.simulation.round import Sent, conclude, prepare, receive
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import start
 
@@ -77,7 +77,7 @@ def _after_all(seen: Observation) -> Tree:
             job = prepare(everyone, server, clients, t, chunk)
             with keys.untouched(), everyone.arithmetic():
                 (trained,) = engine([job])
-            part, clients = receive(everyone, server, clients, t, chunk, job, trained)
+            part, clients = receive(everyone, server, clients, t, chunk, Sent.by(job), trained)
             received.append(part)
         result = conclude(everyone, server, clients, t, received)
     return result.server.params

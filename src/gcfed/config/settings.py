@@ -171,7 +171,7 @@ class Config(BaseModel):
     def to_toml(self) -> str:
         """The config as a TOML file, which `read` reads; keys without a value are left out."""
         values = self.model_dump(mode="json", exclude_none=True)
-        return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+        return "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
 
 
 KEYS = (*Config.model_fields, "alpha")
@@ -230,7 +230,7 @@ def describe() -> list[tuple[str, str, str]]:
     for key, field in Config.model_fields.items():
         choices = get_args(field.annotation) if field.default in get_args(field.annotation) else ()
         says = [field.description or "", f"({', '.join(choices)})" if choices else ""]
-        default = "" if field.default is None else _toml(field.default)
+        default = "" if field.default is None else toml_value(field.default)
         rows.append((key, default, " ".join(filter(None, says))))
     return rows
 
@@ -274,7 +274,7 @@ def _explain(error: Any) -> str:
             return f"{key} should be {wanted}; not {shown(error['input'])}"
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

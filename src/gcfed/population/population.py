@@ -86,7 +86,11 @@ class Population:
 
     def plan(self, t: int, client: int) -> BatchPlan:
         """What a client trains on in round ``t``; one that is late gets through a part of it."""
-        s, part = self.schedule, self.data.parts[client]
-        rng = keys.generator("batches", s.seed, t, client)
-        whole = plan(part, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill, rng=rng)
+        whole = plan_round(self.schedule, self.data.parts[client], t, client)
         return whole.first(self.faults.steps(len(whole))) if self.fate(t, client).late else whole
+
+
+def plan_round(schedule: Schedule, part: Tensor, t: int, client: int) -> BatchPlan:
+    """What a client that holds ``part`` trains on in round ``t``."""
+    s, rng = schedule, keys.generator("batches", schedule.seed, t, client)
+    return plan(part, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill, rng=rng)

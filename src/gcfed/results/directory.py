@@ -8,6 +8,7 @@
 ``timings.jsonl``      the seconds of each and of its probes, and how many clients were at once
 ``summary.json``       status (running, finished, failed, stopped), what came out, and the seal
 ``model.safetensors``  the global weights
+``left_out.jsonl``     of a deployment: which nodes were left out of a round, and why
 ``checkpoints/``       where the run stands: see `runs.checkpoint`
 =====================  ===========================================================================
 """
@@ -24,7 +25,10 @@ from gcfed.errors import InputError
 CONFIG, PROVENANCE, SUMMARY = "config.toml", "provenance.json", "summary.json"
 ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
 PROBES = "probes.jsonl"
+LEFT_OUT = "left_out.jsonl"
 CHECKPOINTS = "checkpoints"
+DEPLOYED = "deployed"
+"""In the provenance of a run that was deployed: the name by which nodes know it."""
 
 STORE = Path("runs")
 """The folder in which runs are kept, where no other is named."""

@@ -43,6 +43,12 @@ def resume_together(
     if all(is_done(run, rounds) for run in runs):
         return
     paths = [run.path for run in runs]
+    for run in runs:
+        if directory.DEPLOYED in run.provenance:
+            raise InputError(
+                f"{run.path} was trained by nodes, which hold its clients' memory: deploy its app "
+                "again with the same folder, and it goes on"
+            )
     with locked(paths), recorded_threads(runs[0]), writing(paths[0]):
         runs = list(map(Run, paths))  # read again, now that nobody else writes them
         experiments = rebuild(runs, rounds)
@@ -71,18 +77,32 @@ def rebuild(runs: Sequence[Run], rounds: int | None = None) -> list[Experiment]:
     changes = {} if rounds is None else {"rounds": rounds}
     experiments = build_together([run.config.model_copy(update=changes) for run in runs])
     for run, experiment in zip(runs, experiments, strict=True):
-        if not run.identity:
-            raise InputError(
-                f"{run.path} does not say what it is made of: its {directory.PROVENANCE} is damaged"
-            )
-        differing = _differing(identity(experiment), run.identity)
-        if differing:
-            raise InputError(
-                f"{run.path} began with other {' and '.join(differing)} than there is now: "
-                "put that back, or start a new run"
-            )
-        _warn_of_changes(run, experiment)
+        _refuse_other(run, experiment)
     return experiments
+
+
+def go_on(run: Run, experiment: Experiment) -> RunWriter:
+    """A writer that stands at the last checkpoint of a recorded run, which is to go on."""
+    _refuse_other(run, experiment)
+    writer = RunWriter(experiment, run.path)
+    _go_to_checkpoint([run], [writer])
+    _describe(run, writer)
+    return writer
+
+
+def _refuse_other(run: Run, experiment: Experiment) -> None:
+    """Refuse to go on with a run if what it is made of has changed."""
+    if not run.identity:
+        raise InputError(
+            f"{run.path} does not say what it is made of: its {directory.PROVENANCE} is damaged"
+        )
+    differing = _differing(identity(experiment), run.identity)
+    if differing:
+        raise InputError(
+            f"{run.path} began with other {' and '.join(differing)} than there is now: "
+            "put that back, or start a new run"
+        )
+    _warn_of_changes(run, experiment)
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gcfed.config.build import Experiment, build
 from gcfed.config.settings import Config
@@ -21,7 +21,8 @@ from gcfed.runs.trackers import Observer as Observer, Tracking, require
 from gcfed.runs.writer import RunWriter
 from gcfed.simulation.evaluation import Record
 from gcfed.simulation.loop import simulate_together
-from gcfed.simulation.snapshot import RoundResult
+from gcfed.simulation.setup import Setup
+from gcfed.simulation.snapshot import RoundResult, Snapshot
 
 
 def run(config: Config, path: str | Path, observe: Observer | None = None) -> dict[str, Any]:
@@ -74,13 +75,32 @@ def begin(
     return train(writers, observe)
 
 
-def train(writers: Sequence[RunWriter], observe: Observer | None = None) -> list[dict[str, Any]]:
-    """Train runs, which stand after the same round, to their last round, and tell the trackers."""
+class Rounds(Protocol):
+    """What trains runs, from where each stands, and gives their rounds: `simulate_together`."""
+
+    def __call__(
+        self,
+        setups: Sequence[Setup],
+        after: Sequence[Snapshot],
+        *,
+        meanwhile: Callable[[], None],
+    ) -> Generator[dict[int, RoundResult | DivergedError]]: ...
+
+
+def train(
+    writers: Sequence[RunWriter],
+    observe: Observer | None = None,
+    rounds: Rounds | None = None,
+) -> list[dict[str, Any]]:
+    """Train runs, which stand after the same round, to their last round, and tell the trackers.
+
+    ``rounds`` trains them, by default a simulation.
+    """
     configs = {writer.path: writer.experiment.config for writer in writers}
     announce([writer.experiment for writer in writers])
     with Tracking(writers[0].experiment.config.track, configs) as tracking, _ending(writers):
         try:
-            _train(writers, tracking.beside(observe))
+            _train(writers, tracking.beside(observe), rounds or simulate_together)
         except KeyboardInterrupt:
             for writer in writers:
                 if not writer.is_through:
@@ -90,7 +110,7 @@ def train(writers: Sequence[RunWriter], observe: Observer | None = None) -> list
     return summaries
 
 
-def _train(writers: Sequence[RunWriter], observe: Observer) -> None:
+def _train(writers: Sequence[RunWriter], observe: Observer, rounds: Rounds) -> None:
     """Train round after round; write each down, and a checkpoint when one is due."""
     live = [i for i, writer in enumerate(writers) if not writer.diverged]
     setups = [writers[i].experiment.setup for i in live]
@@ -101,9 +121,9 @@ def _train(writers: Sequence[RunWriter], observe: Observer) -> None:
     with (
         stop_request() as request,
         Scribe(writers, observe) as scribe,
-        closing(simulate_together(setups, places, meanwhile=scribe.finish)) as rounds,
+        closing(rounds(setups, places, meanwhile=scribe.finish)) as trained,
     ):
-        for outcomes in rounds:
+        for outcomes in trained:
             scribe.finish()
             for k, outcome in outcomes.items():
                 if isinstance(outcome, DivergedError):

@@ -14,7 +14,7 @@ from gcfed.engines import Engine
 from gcfed.errors import DivergedError, InputError
 from gcfed.population.population import Drawn
 from gcfed.simulation.rehearsal import rehearse
-from gcfed.simulation.round import Received, conclude, prepare, receive
+from gcfed.simulation.round import Received, Sent, conclude, prepare, receive
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import wait_for
 from gcfed.simulation.snapshot import Beginning, RoundResult, Snapshot, start
@@ -135,7 +135,7 @@ def _round(
         for i, job, work in zip(going, jobs, trained, strict=True):
             run = (setups[i], states[i].server, clients[i], t)
             try:
-                part, clients[i] = receive(*run, ids[i], job, work)
+                part, clients[i] = receive(*run, ids[i], Sent.by(job), work)
                 received[i].append(part)
             except DivergedError as error:
                 outcomes[i] = error

@@ -13,7 +13,7 @@ from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.client import Job, LocalModel, Trained, cohort_of
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.server import Arrived, PartialMean, Server
-from gcfed.core.tree import Tree
+from gcfed.core.tree import State, Tree
 from gcfed.core.types import Upload
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError
@@ -41,7 +41,7 @@ def run_round(
         engine = engine or stack.enter_context(setup.chosen.make())
         with keys.untouched(), setup.arithmetic():
             (trained,) = engine([job])
-        received, clients = receive(setup, server, clients, t, ids, job, trained)
+        received, clients = receive(setup, server, clients, t, ids, Sent.by(job), trained)
         return conclude(setup, server, clients, t, [received])
 
 
@@ -74,6 +74,21 @@ def prepare(
     return Job(setup.client_task, cohort, batches, max(setup.room, len(ids)))
 
 
+class Sent(NamedTuple):
+    """What the server sent to the clients of a cohort, stacked, and their random keys."""
+
+    anchor: Tree
+    message: State
+    buffers: Tree
+    key: Tensor
+
+    @classmethod
+    def by(cls, job: Job) -> "Sent":
+        """What was sent to the clients of a job."""
+        cohort = job.cohort
+        return cls(cohort.anchor, cohort.message, cohort.buffers, cohort.key)
+
+
 class Received(NamedTuple):
     """What came of some clients of a cohort: the mean of those that count, and what is kept."""
 
@@ -93,15 +108,15 @@ def receive(
     clients: Clients,
     t: int,
     ids: Sequence[int],
-    job: Job,
+    sent: Sent,
     trained: Trained,
 ) -> tuple[Received, Clients]:
     """The server takes in what some clients of a cohort send; what is kept of each is replaced."""
-    upload = _as_received(setup, t, ids, job.cohort.key, trained.upload)
+    upload = _as_received(setup, t, ids, sent.key, trained.upload)
     arrived = Arrived(
         ids=list(ids),
         num_examples=setup.data.num_examples(ids),
-        key=job.cohort.key,
+        key=sent.key,
         delta=upload.delta,
         message=upload.message,
         buffers=trained.buffers,
@@ -109,8 +124,8 @@ def receive(
     task, keep = setup.server_task, setup.keep
     kept = task.accept(t, arrived)
     travels = task.is_averaging
-    sent = (upload.delta, upload.message, trained.buffers if travels else {})
-    given = (job.cohort.anchor, job.cohort.message, job.cohort.buffers if travels else {})
+    up = (upload.delta, upload.message, trained.buffers if travels else {})
+    down = (sent.anchor, sent.message, sent.buffers if travels else {})
     received = Received(
         ids=list(ids),
         dropped=[i for k, i in enumerate(ids) if k not in kept],
@@ -120,8 +135,8 @@ def receive(
         if "models" in keep
         else None,
         losses=trained.loss.clone(),
-        bytes_up=tree.num_bytes(sent),
-        bytes_down=tree.num_bytes(given),
+        bytes_up=tree.num_bytes(up),
+        bytes_down=tree.num_bytes(down),
     )
     if not kept:
         return received, clients

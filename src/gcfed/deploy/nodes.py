@@ -1,0 +1,100 @@
+"""The nodes that are connected to a server, by the clients that they are."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from gcfed.deploy.records import BadMessageError, whole_number
+
+LOG = logging.getLogger("gcfed")
+
+PAUSE = 0.2  # seconds between two looks for replies
+
+
+class Answers(NamedTuple):
+    """What came back by client, and why nothing did from others."""
+
+    replies: dict[int, RecordDict]
+    missing: dict[int, str]
+
+
+class Nodes:
+    """Finds the node of each client, and asks nodes; each has ``timeout`` seconds to answer."""
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        self._grid, self._timeout = grid, timeout
+        self._node_of: dict[int, int] = {}
+        self._asked: set[int] = set()
+        self.num_examples: dict[int, int] = {}
+
+    def wait_for(self, clients: Iterable[int]) -> set[int]:
+        """Wait until clients are connected, as long as nodes have to answer; those that are not."""
+        wanted, end = set(clients), time.monotonic() + self._timeout
+        while missing := wanted - self.find():
+            if time.monotonic() > end:
+                return missing
+            time.sleep(PAUSE)
+        return set()
+
+    def find(self) -> set[int]:
+        """Ask nodes that are new which client they are; all clients that are connected.
+
+        Of two nodes that say the same, the one that came last is meant: a node that was killed
+        comes back as another one.
+        """
+        there = set(self._grid.get_node_ids())
+        self._asked &= there
+        new = sorted(there - self._asked)
+        self._asked |= set(new)
+        found, failed = self._exchange({node: RecordDict() for node in new}, MessageType.QUERY)
+        for node, why in failed.items():
+            LOG.warning("node %s does not say which client it is: %s", node, why)
+        for node, content in found.items():
+            with suppress(BadMessageError):
+                client = whole_number(content, "who", "client")
+                self.num_examples[client] = whole_number(content, "who", "num_examples")
+                self._node_of[client] = node
+        self._node_of = {client: node for client, node in self._node_of.items() if node in there}
+        return set(self._node_of)
+
+    def ask(self, contents: Mapping[int, RecordDict]) -> Answers:
+        """Have clients train; what each of them replies in time."""
+        there = self.find()
+        node_of = {client: self._node_of[client] for client in contents if client in there}
+        found, failed = self._exchange(
+            {node: contents[client] for client, node in node_of.items()}, MessageType.TRAIN
+        )
+        replies = {client: found[node] for client, node in node_of.items() if node in found}
+        missing = {client: "it is not connected" for client in contents if client not in there}
+        for client, node in node_of.items():
+            if node not in found:
+                late = f"it did not answer within {self._timeout:g} s"
+                missing[client] = failed.get(node, late)
+        return Answers(replies, missing)
+
+    def _exchange(
+        self, contents: Mapping[int, RecordDict], kind: str
+    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+        """Send messages, and wait for the replies; what came back, and what failed, by node."""
+        messages = [
+            Message(content, node, kind, ttl=self._timeout) for node, content in contents.items()
+        ]
+        pushed = self._grid.push_messages(messages) if messages else []
+        waiting = {number: node for number, node in zip(pushed, contents, strict=True) if number}
+        found, failed = dict[int, RecordDict](), dict[int, str]()
+        end = time.monotonic() + self._timeout
+        while waiting and time.monotonic() < end:
+            for reply in self._grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id)
+                if reply.has_error():
+                    failed[node] = f"it failed: {reply.error.reason}"
+                else:
+                    found[node] = reply.content
+            if waiting:
+                time.sleep(PAUSE)
+        return found, failed
