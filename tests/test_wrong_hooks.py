@@ -260,8 +260,6 @@ class Failing(Dropping):
 
 def test_what_the_model_does_is_not_told_of_a_hook_that_calls_it(make_setup):
     """FedSAM's perturb takes a gradient of its own, through the model."""
-    said = refusal(make_setup, FedSAM(), module=Dropping(), engine="sequential")
-    assert said.startswith("training drew") and "dropout" in said and "perturb" not in said
     said = refusal(make_setup, FedSAM(), module=Failing(), engine="sequential")
     assert "cannot take a training step: IndexError: no such layer (test_wrong_hooks.py" in said
 
