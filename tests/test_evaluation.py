@@ -70,6 +70,7 @@ def test_seeds_are_judged_together_as_each_is_alone(make_setup, data, test):
     assert "validation_loss" in together[1] and "validation_loss" not in together[0]
 
 
+@pytest.mark.usefixtures("unrehearsed")
 def test_a_transform_stands_before_the_model_without_a_key(make_setup, test):
     keys = []
 

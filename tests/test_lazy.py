@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from gcfed import FederatedData, InputError, Sequential, Vectorized, Workers, fit, simulate
-from gcfed.algorithms import GCFed
+from gcfed.algorithms import FedAvg
 from gcfed.core.batches import Batches
 from gcfed.core.lazy import LazyInputs, loaded
 from gcfed.data import Lazy, dataset_from
@@ -100,7 +100,7 @@ def test_every_epoch_client_and_round_draws_anew_and_can_be_repeated(make_setup)
     data = lazily(Noisy(by_torch))
     parts = list(torch.arange(60).split(10))
     held = FederatedData(*data.train, parts, 3)
-    population = make_setup(GCFed(), data=held, batch_size=10).population
+    population = make_setup(FedAvg(), data=held, batch_size=10).population
     plans = [population.plan(t, client) for t, client in ((0, 1), (0, 1), (1, 1), (0, 2))]
     seen = [list(Batches(held.handle, plans).of(k)) for k in range(4)]
 
@@ -141,7 +141,7 @@ def ragged(make_setup, data):
         module = nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
         held = replace(data, x=lazy.x)
         small = {"rounds": 2, "cohort_size": 2}
-        return make_setup(GCFed(), module=module, data=held, engine="sequential", **small)
+        return make_setup(FedAvg(), module=module, data=held, engine="sequential", **small)
 
     return make
 

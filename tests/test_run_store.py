@@ -51,6 +51,7 @@ OTHERS = {
     "seed": 1,
     "partition_seed": 1,
     "init_seed": 1,
+    "loss": "cross_entropy(label_smoothing=0.1)",
     "metrics": ("loss",),
     "evaluate_every": 2,
     "sampler": "examples",

@@ -205,6 +205,7 @@ def setup_of(case: Case, algorithm, **schedule):
 
 
 @pytest.mark.filterwarnings("ignore:.*leaves Global GC no layer")
+@pytest.mark.filterwarnings("ignore:.*does not suit this model")
 def test_a_round_of_one_step_is_the_same_by_local_gc_global_gc_and_gcfed(cases, steps, close):
     for case, step in zip(cases, steps, strict=True):
         if not case.begins_a_round:
@@ -246,6 +247,7 @@ def test_the_bound_holds_and_the_limit_is_not_the_projected_optimum(cases):
             assert 0 < found.limit < found.nearest and found.apart > 0.1
 
 
+@pytest.mark.filterwarnings("ignore:.*does not suit this model")
 def test_the_projected_method_ends_at_the_limit(close):
     """Over many rounds on all examples; FedAvg ends at the optimum."""
     generator = torch.Generator().manual_seed(0)

@@ -55,11 +55,11 @@ def test_every_algorithm_agrees_with_sequential(registered, workers, run, close)
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_every_algorithm_agrees_in_float32(name, workers, net, data, run, close):
+def test_every_algorithm_agrees_in_float32(name, workers, net, data, run, close, all_registered):
     module = copy.deepcopy(net).float()
     small = FederatedData(data.x.float(), data.y, data.parts, data.num_classes)
     one, all_ = (
-        run(ALGORITHMS[name](), engine=engine, module=module, data=small)
+        run(all_registered[name], engine=engine, module=module, data=small)
         for engine in ("sequential", workers)
     )
     close(one.server.params, all_.server.params, 1e-3 if name == "feddecorr" else 1e-5)

@@ -71,7 +71,7 @@ def picture(name: str) -> str:
 def draw(found: dict[str, Reproduction], docs: Path) -> None:
     """Make the pictures of the page."""
     for name, made in found.items():
-        Beside(made).plot().savefig(docs / picture(name), dpi=150)
+        Beside(made).plot().savefig(docs / picture(name), dpi=110)
 
 
 if __name__ == "__main__":

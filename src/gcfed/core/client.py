@@ -15,7 +15,7 @@ from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.losses import Loss
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
-from gcfed.core.own_draws import generators_seeded
+from gcfed.core.seeding import generators_seeded
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Inputs, Output, Transform, Upload
 

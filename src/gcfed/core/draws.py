@@ -18,8 +18,6 @@ from gcfed.core import keys
 from gcfed.core.dropout import dropped
 from gcfed.errors import InputError
 
-Shape = Sequence[int]
-
 SELU_FLOOR = 1.7580993408473766  # what SELU tends to far below zero, and alpha dropout sets
 
 
@@ -29,11 +27,11 @@ class KeyedNumbers:
     def __init__(self, key: Tensor | None) -> None:
         self._key, self._count = key, 0
 
-    def uniform(self, shape: Shape) -> Tensor:
+    def uniform(self, shape: Sequence[int]) -> Tensor:
         """Numbers on [0, 1)."""
         return keys.uniform(self._next(), tuple(shape))
 
-    def normal(self, shape: Shape) -> Tensor:
+    def normal(self, shape: Sequence[int]) -> Tensor:
         """Standard normal numbers."""
         return keys.normal(self._next(), tuple(shape))
 
@@ -169,7 +167,7 @@ def exponential_(draws: KeyedNumbers, x: Tensor, lambd: float = 1, **options: An
 
 
 def normal(
-    draws: KeyedNumbers, mean: Any, std: Any = 1.0, size: Shape | None = None, **rest: Any
+    draws: KeyedNumbers, mean: Any, std: Any = 1.0, size: Sequence[int] | None = None, **rest: Any
 ) -> Any:
     if size is not None:
         return normal_(draws, draws.empty(size, **_options(rest)), mean, std)
@@ -213,7 +211,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in ("dtype", "device") if given.get(name) is not None}
 
 
-def _channels(x: Tensor) -> Shape:
+def _channels(x: Tensor) -> Sequence[int]:
     return (*x.shape[:2], *(1 for _ in x.shape[2:]))
 
 

@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gcfed.core import keys
 from gcfed.core.model import Model
+from gcfed.core.seeding import generators_seeded
 
 
 def own_draws(model: Model, run: Callable[[], object]) -> tuple[str, ...]:
@@ -34,26 +35,6 @@ def own_draws(model: Model, run: Callable[[], object]) -> tuple[str, ...]:
 
 
 _FOUND: "WeakKeyDictionary[Model, tuple[str, ...]]" = WeakKeyDictionary()
-
-
-@contextmanager
-def generators_seeded(key: Tensor) -> Iterator[None]:
-    """Inside, the global generators start from a key; outside, they are as they were."""
-    first, second = key.tolist()
-    seed, devices = first << 32 | second, [key.device] if key.is_cuda else []
-    ours, numpys = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        for device in devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed((first, second))
-        try:
-            yield
-        finally:
-            random.setstate(ours)
-            np.random.set_state(numpys)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core.lazy import ReadRequest
-from gcfed.data.seeding import drawn_since, generators_kept, seed_all, states
+from gcfed.core.seeding import drawn_since, generators_kept, seed_all, states
 from gcfed.errors import InputError
 from gcfed.pickling import by_value, unpacked
 from gcfed.processes import (

@@ -24,7 +24,7 @@ LINES = ("-", "--", "-.")
 KNOWN = (
     *("fedavg", "gcfed", "fedprox", "scaffold", "feddyn", "fedntd", "moon", "fedsam"),
     *("fedavgm", "fedacg", "fedlc", "fedadam", "fedsol", "fedvarp", "feddecorr", "localgc"),
-    *("globalgc", "fedyogi", "fedadagrad", "clip"),
+    *("globalgc", "fedyogi", "fedadagrad", "clip", "clip_update", "noise"),
 )
 """Algorithms of the package; each keeps its place, and so its style: new ones go to the end."""
 

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from gcfed.core.lazy import LazyInputs
+from gcfed.core.seeding import drawn_since, states
 from gcfed.data.datasets.arrays import (
     Collected,
     as_array,
@@ -37,7 +38,6 @@ from gcfed.data.datasets.own_tables import (
     read_frame,
 )
 from gcfed.data.item_reader import Items
-from gcfed.data.seeding import drawn_since, states
 from gcfed.errors import InputError, reason, unknown
 
 FORMS = (

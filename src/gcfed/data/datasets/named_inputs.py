@@ -1,12 +1,15 @@
 """Examples of several inputs by name: columns of a table, or arrays in a dict; texts are padded."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from gcfed.core.ignored import IGNORED
 from gcfed.core.lazy import LazyInputs
+from gcfed.core.seeding import generators_kept
 from gcfed.data.datasets.arrays import Collected, as_array
 from gcfed.errors import InputError
 
@@ -38,9 +41,13 @@ class RowTable:
     @staticmethod
     def suits(source: Any) -> bool:
         """Whether a list or a map-style dataset holds dicts."""
-        if isinstance(source, Mapping) or not hasattr(source, "__getitem__"):
+        if isinstance(source, Mapping | Tensor | np.ndarray) or not hasattr(source, "__getitem__"):
             return False
-        return hasattr(source, "__len__") and len(source) > 0 and isinstance(source[0], Mapping)
+        if not hasattr(source, "__len__") or len(source) == 0:
+            return False
+        with generators_kept(), suppress(Exception):  # what is wrong with it shows where it is read
+            return isinstance(source[0], Mapping)
+        return False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -58,6 +65,11 @@ def from_columns(
     count.  Padded texts get an attention mask, unless they have one.  Where the labels are the
     texts themselves (``y_is_text``), those of padding do not count.
     """
+    for name, given in {**columns, "labels": y}.items():
+        if not hasattr(given, "__len__") or getattr(given, "ndim", 1) == 0:
+            raise InputError(f"{where}: {name} are a list or an array; not {given!r:.200}")
+    if not columns:
+        raise InputError(f"{where}: the dict of inputs is empty")
     x = {name: _padded(values, 0, f"{where}, {name}") for name, values in columns.items()}
     lengths = [len(row) for row in columns.get(TEXT[0], ())]
     if MASK not in x and len(set(lengths)) > 1:

@@ -1,4 +1,4 @@
-"""The global generators of Python, numpy and torch, by which people's transforms draw."""
+"""The global generators of Python, numpy and torch, by which transforms and models draw."""
 
 import random
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -21,6 +22,19 @@ def generators_kept() -> Iterator[None]:
         torch.default_generator.set_state(of_torch)
 
 
+@contextmanager
+def generators_seeded(key: Tensor) -> Iterator[None]:
+    """Inside, the generators start from a key, those of its device too; then they are as before."""
+    first, second = key.tolist()
+    seed, devices = first << 32 | second, [key.device] if key.is_cuda else []
+    with generators_kept(), torch.random.fork_rng(devices=devices):
+        seed_all(seed)
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
 def seed_all(seed: int) -> None:
     """Have all generators begin at a seed of 64 bits."""
     random.seed(seed)
@@ -28,13 +42,13 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def states() -> tuple[Any, Any, torch.Tensor]:
+def states() -> tuple[Any, Any, Tensor]:
     """Where the generators are."""
     of_numpy = np.random.get_state()
     return random.getstate(), of_numpy, torch.default_generator.get_state()
 
 
-def drawn_since(before: tuple[Any, Any, torch.Tensor]) -> bool:
+def drawn_since(before: tuple[Any, Any, Tensor]) -> bool:
     """Whether anything was drawn from them since they were there."""
     (python, of_numpy, of_torch), now = before, states()
     same_numpy = all(np.array_equal(a, b) for a, b in zip(of_numpy, now[1], strict=True))
