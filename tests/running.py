@@ -12,10 +12,25 @@ import pytest
 import torch
 from torch import nn
 
-from gcfed import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS
+from gcfed import (
+    ALGORITHMS,
+    AVAILABILITIES,
+    DATASETS,
+    FAULTS,
+    LOSSES,
+    METRICS,
+    MODELS,
+    PARTITIONS,
+    PROBES,
+    SAMPLERS,
+)
 from gcfed.cli import main
 from gcfed.config.settings import Config
 
+REGISTRIES = (
+    *(ALGORITHMS, AVAILABILITIES, DATASETS, FAULTS, LOSSES),
+    *(METRICS, MODELS, PARTITIONS, PROBES, SAMPLERS),
+)
 TINY = {
     "algorithm": "fedavg",
     "dataset": "synthetic(train=200, test=50)",
@@ -87,7 +102,7 @@ def gcfed(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def registries(monkeypatch):
     """What a test registers is forgotten after it."""
-    for registry in (ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS):
+    for registry in REGISTRIES:
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 

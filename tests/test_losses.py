@@ -202,6 +202,7 @@ def test_several_labels_an_example():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*does not suit this model")
 @pytest.mark.parametrize(
     ("text", "y"),
     [

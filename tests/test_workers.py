@@ -192,6 +192,7 @@ class Halved(GCFed):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*does not suit this model")
 def test_beside_a_thread_nothing_is_forked_and_the_bits_are_the_same(make_setup, tmp_path):
     """Several runs, in float64, of a plugin's module and algorithm, found nowhere by name."""
     torch.manual_seed(4)
