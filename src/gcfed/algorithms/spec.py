@@ -9,7 +9,8 @@ from functools import partial
 
 from gcfed.algorithms import ALGORITHMS
 from gcfed.algorithms.authors import AUTHORS
-from gcfed.core.algorithm import Algorithm, chain, parts
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.chain import chain, parts
 from gcfed.errors import InputError, unknown
 from gcfed.registry import expression
 

@@ -7,7 +7,7 @@ import torch
 
 from gcfed.analysis.probe import PROBES, Observation, Probe
 from gcfed.core import keys, tree
-from gcfed.core.algorithm import parts
+from gcfed.core.chain import parts
 from gcfed.core.tree import Tree
 from gcfed.errors import InputError
 from gcfed.simulation.round import Sent, conclude, prepare, receive

@@ -16,7 +16,7 @@ from gcfed.algorithms.corrected import Scaffold
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
-from gcfed.core.algorithm import parts
+from gcfed.core.chain import parts
 from gcfed.core.losses import LOSSES
 from gcfed.data import DATASETS, PARTITIONS, Dataset
 from gcfed.errors import InputError

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from gcfed.core import keys, tree
-from gcfed.core.algorithm import Algorithm, Chain, parts
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.chain import Chain, parts
 from gcfed.core.types import Upload
 from gcfed.errors import DivergedError, InputError, place
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from gcfed.algorithms.private import Noise
 from gcfed.config.settings import Config
-from gcfed.core.algorithm import Algorithm, parts
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.chain import parts
 from gcfed.errors import InputError
 
 MISSING = "an epsilon needs dp-accounting: pip install 'gcfed[privacy]'"

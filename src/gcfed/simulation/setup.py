@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 
 from gcfed.core import keys
-from gcfed.core.algorithm import Algorithm, Need, parts
+from gcfed.core.algorithm import Algorithm, Need
 from gcfed.core.batches import Batches, BatchPlan
+from gcfed.core.chain import parts
 from gcfed.core.client import ClientTask
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.losses import Loss, cross_entropy

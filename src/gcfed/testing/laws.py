@@ -15,7 +15,8 @@ from torch import nn
 
 from gcfed.algorithms import GCFed
 from gcfed.core import keys, tree
-from gcfed.core.algorithm import Algorithm, Chain, chain, parts
+from gcfed.core.algorithm import Algorithm
+from gcfed.core.chain import Chain, chain, parts
 from gcfed.core.memory import Store
 from gcfed.core.model import Model
 from gcfed.core.optimizer import SGD
