@@ -151,7 +151,9 @@ def test_the_last_round_is_measured_and_the_end_belongs_to_it(tmp_path):
     assert rows(tmp_path / "b")[1]["clients.end_mean"] is None
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized", "workers"])
+@pytest.mark.parametrize(
+    "engine", ["sequential", "vectorized", pytest.param("workers", marks=pytest.mark.slow)]
+)
 def test_every_engine_measures_the_same(engine, tmp_path):
     run(tiny(rounds=2, probes=[PROBE], engine="sequential"), tmp_path / "a")
     run(tiny(rounds=2, probes=[PROBE], engine=engine), tmp_path / "b")

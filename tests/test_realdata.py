@@ -19,7 +19,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 TOOLS = Path(__file__).parents[1] / "tools"
 
-pytestmark = pytest.mark.realdata
+pytestmark = [pytest.mark.realdata, pytest.mark.slow]
 
 
 def require(path):

@@ -102,6 +102,7 @@ def divided(*sizes):
     return [(torch.randn(n, 6), torch.arange(n) % 3) for n in sizes]
 
 
+@pytest.mark.slow
 def test_batch_norm_and_a_single_example_are_refused_by_client():
     test = divided(9)[0]
     settings = {k: v for k, v in SETTINGS.items() if k not in ("clients", "partition")}
