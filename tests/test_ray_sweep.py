@@ -17,7 +17,7 @@ from gcfed import InputError, RunStore, Sweep
 
 pytest_plugins = ["running"]
 pytestmark = [
-    pytest.mark.usefixtures("float32"),
+    pytest.mark.usefixtures("float32", "registries"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's own
 ]
 

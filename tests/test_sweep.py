@@ -258,7 +258,7 @@ def alive(pid):
     return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
 
 
-def until(check, seconds=240):
+def until(check, seconds=120):
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end, "it took too long"
