@@ -8,6 +8,7 @@ import json
 import sys
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -112,3 +113,14 @@ def float32(exact):
     torch.set_default_dtype(torch.float32)
     yield
     torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture
+def numbers_file(tmp_path):
+    """The name of a data set of numbers that lie on a line, but for some noise."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 4)).astype(np.float32)
+    y = (x @ [1.0, -2.0, 0.5, 3.0] + 5 + 0.1 * rng.normal(size=150)).astype(np.float32)
+    path = tmp_path / "numbers.npz"
+    np.savez(path, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
+    return f"npz(path={str(path)!r})"

@@ -15,7 +15,7 @@ from gcfed.runs.client_files import ClientFiles
 from gcfed.runs.disk_memory import first_snapshot
 from gcfed.runs.journal import DamagedError, Journal, Mark
 from gcfed.runs.tensor_files import from_bytes, to_bytes
-from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.snapshot import Clients
 
 pytest_plugins = ["running"]

@@ -23,7 +23,7 @@ from gcfed import (
     simulate,
 )
 from gcfed.algorithms import FedProx
-from gcfed.simulation.evaluation import record_together, weights_sha256
+from gcfed.simulation.lines import record_together, weights_sha256
 
 
 @pytest.fixture

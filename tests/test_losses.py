@@ -60,17 +60,6 @@ TOKENS = torch.tensor([[1, 2, 0, 3], [3, 3, -100, 1]])
 
 
 @pytest.fixture
-def numbers(tmp_path):
-    """A file of numbers that lie on a line, but for some noise."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(150, 4)).astype(np.float32)
-    y = (x @ [1.0, -2.0, 0.5, 3.0] + 5 + 0.1 * rng.normal(size=150)).astype(np.float32)
-    path = tmp_path / "numbers.npz"
-    np.savez(path, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
-    return f"npz(path={str(path)!r})"
-
-
-@pytest.fixture
 def plugin(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(PLUGIN)
@@ -229,8 +218,8 @@ def test_every_engine_minimises_it(text, y, data, on_every_engine):
 # runs
 
 
-def test_a_regression_has_all_that_runs_have(numbers, tmp_path):
-    config = tiny(**TASK, dataset=numbers, rounds=3, lr=0.05)
+def test_a_regression_has_all_that_runs_have(numbers_file, tmp_path):
+    config = tiny(**TASK, dataset=numbers_file, rounds=3, lr=0.05)
     summary = run(config, tmp_path / "a")
     assert summary["metric"] == "r2"
     first, *_, last = (line["test_r2"] for line in lines(tmp_path / "a"))
@@ -249,10 +238,10 @@ def test_a_regression_has_all_that_runs_have(numbers, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_over_losses(numbers, tmp_path, monkeypatch, plugin):
+def test_a_sweep_over_losses(numbers_file, tmp_path, monkeypatch, plugin):
     monkeypatch.chdir(tmp_path)
     losses = ["mse", "quantile(q=0.4)"]
-    grid = {**TINY, **TASK, "dataset": numbers, "plugins": [plugin], "metrics": ["mae"]}
+    grid = {**TINY, **TASK, "dataset": numbers_file, "plugins": [plugin], "metrics": ["mae"]}
     made = sweep({**grid, "grid": {"loss": losses}}, devices="cpu")
     assert [each.config.loss for each in made.runs] == losses
     found = made.compare()

@@ -59,14 +59,8 @@ def squares(outputs, y):
 
 
 @pytest.fixture
-def numbers(tmp_path):
-    """A file of numbers that lie on a line, but for some noise."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(150, 4)).astype(np.float32)
-    y = (x @ [1.0, -2.0, 0.5, 3.0] + 5 + 0.1 * rng.normal(size=150)).astype(np.float32)
-    path = tmp_path / "numbers.npz"
-    np.savez(path, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
-    return DATASETS.parse(f"npz(path={str(path)!r})")(tmp_path)
+def numbers(numbers_file, tmp_path):
+    return DATASETS.parse(numbers_file)(tmp_path)
 
 
 def value(metric, logits, y, loss=squares):

@@ -18,7 +18,7 @@ from gcfed import DATASETS, MODELS, Dataset, Examples, InputError, load_run, pre
 from gcfed.config.build import build
 from gcfed.data.augmentation import ImageTransform
 from gcfed.runs.train import run_together
-from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.snapshot import start
 
 pytest_plugins = ["running"]

@@ -18,7 +18,7 @@ from gcfed.deploy.shares import blind_experiment, check_deployable
 from gcfed.engines import Sequential
 from gcfed.results.run import Run
 from gcfed.runs.resume import resume
-from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.round import run_round
 from gcfed.simulation.snapshot import start

@@ -16,7 +16,7 @@ from gcfed.deploy.starter import write_app
 from gcfed.engines import Sequential
 from gcfed.results.run import Run
 from gcfed.runs.train import run
-from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.round import run_round
 from gcfed.simulation.snapshot import start
 

@@ -20,7 +20,8 @@ from gcfed.core.server import Server
 from gcfed.core.types import Inputs, Stored
 from gcfed.errors import InputError
 from gcfed.registry import Registry
-from gcfed.simulation.evaluation import Record, TestSet
+from gcfed.simulation.evaluation import TestSet
+from gcfed.simulation.lines import Record
 from gcfed.simulation.setup import Keep, Setup
 from gcfed.simulation.snapshot import RoundResult
 from gcfed.values import check_range

@@ -21,7 +21,7 @@ from gcfed.results.summary import judged_by
 from gcfed.runs.resume import resume_together
 from gcfed.runs.store import RunStore
 from gcfed.runs.train import Observer, run_together
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 
 def run_seeds(configs: Sequence[Config], folder: Path, quiet: bool = False) -> list[Run]:

@@ -46,8 +46,9 @@ from gcfed.population.availability import settled as settled_availability
 from gcfed.population.faults import FAULTS
 from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry
-from gcfed.simulation import evaluation
-from gcfed.simulation.evaluation import Record, TestSet
+from gcfed.simulation import lines
+from gcfed.simulation.evaluation import TestSet
+from gcfed.simulation.lines import Record
 from gcfed.simulation.rehearsal import with_able_engine
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import AT_ONCE, SideStream
@@ -122,7 +123,7 @@ def begin_records(
     """Have the lines of a round of runs that are trained together made; what is given waits."""
     setups, tests = [e.setup for e in experiments], [e.tests for e in experiments]
     due = experiments[0].is_due(results[0].round)
-    return evaluation.begin_records(setups, results, tests, side, due=due)
+    return lines.begin_records(setups, results, tests, side, due=due)
 
 
 def build(

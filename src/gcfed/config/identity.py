@@ -25,7 +25,7 @@ from gcfed.population.availability import AVAILABILITIES
 from gcfed.population.faults import FAULTS
 from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry
-from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.lines import weights_sha256
 
 NUMERICS = 1
 """Counts the changes of gcfed after which every config gives other numbers.

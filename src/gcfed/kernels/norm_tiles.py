@@ -53,6 +53,18 @@ def normalize(
 
 
 @triton.jit
+def _input_and_gradient(
+    X, G, place, p, scale, shift, C: tl.constexpr, PIXELS: tl.constexpr, RELU: tl.constexpr
+):
+    """Some pixels of the input, and of the gradient as it was before the ReLU."""
+    x = tl.load(X + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
+    g = tl.load(G + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
+    if RELU:
+        g = tl.where(x * scale[None, :] + shift[None, :] > 0, g, 0.0)
+    return x, g
+
+
+@triton.jit
 def normalize_back(
     G, X, W, BIAS, MEAN, RSTD, DX, DW, DBIAS,
     IMAGES, PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, RELU: tl.constexpr,
@@ -73,10 +85,7 @@ def normalize_back(
     products = tl.zeros((BC,), tl.float32)
     for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)[:, None]
-        x = tl.load(X + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        g = tl.load(G + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(x * scale[None, :] + shift[None, :] > 0, g, 0.0)
+        x, g = _input_and_gradient(X, G, place, p, scale, shift, C, PIXELS, RELU)
         sums += tl.sum(g, 0)
         products += tl.sum(g * x, 0)
     tl.store(DW + image * C + c, (products - mean * sums) * rstd)
@@ -87,9 +96,6 @@ def normalize_back(
     offset = -along * mean - total * rstd / (PIXELS * SIZE)
     for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)[:, None]
-        x = tl.load(X + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        g = tl.load(G + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(x * scale[None, :] + shift[None, :] > 0, g, 0.0)
+        x, g = _input_and_gradient(X, G, place, p, scale, shift, C, PIXELS, RELU)
         dx = g * scale[None, :] + x * along[None, :] + offset[None, :]
         tl.store(DX + place + p * C, dx.to(DX.dtype.element_ty), mask=p < PIXELS)

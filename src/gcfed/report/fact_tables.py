@@ -14,7 +14,8 @@ from gcfed.results.comparison import Comparison
 from gcfed.results.cost_table import costs
 from gcfed.results.groups import differing
 from gcfed.results.outcomes import GroupResult, spread
-from gcfed.results.run import Run, num_outputs, read_about
+from gcfed.results.run import Run
+from gcfed.results.saved_model import num_outputs, read_about
 from gcfed.results.tables import Entry, Section, Table
 
 ENVIRONMENT = (

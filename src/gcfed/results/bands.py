@@ -8,7 +8,7 @@ import numpy as np
 from gcfed.core.metrics import METRICS, Scale, named
 from gcfed.results.outcomes import smoothed
 from gcfed.results.summary import SMOOTHED
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 Lines = Sequence[Sequence[Record]]
 """The rounds of several runs."""

@@ -9,7 +9,7 @@ from gcfed.core.metrics import Scale
 from gcfed.results import directory
 from gcfed.results.privacy import Spent
 from gcfed.results.seal import broken_seals, is_sealed, unsealed_files
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 if TYPE_CHECKING:
     from gcfed.results.run import Run

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 FORGETTING, OF_CLASS = "clients.forgetting", "clients.class."
 """What is read out of the accuracies of classes, which the probe ``clients`` measures."""

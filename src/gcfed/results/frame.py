@@ -11,7 +11,7 @@ from gcfed.results.forgetting import with_forgetting
 from gcfed.results.groups import Runs, collect
 from gcfed.results.run import Run
 from gcfed.results.seal import SEAL
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 
 def frame(paths: Runs) -> Any:

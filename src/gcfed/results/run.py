@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,19 +9,11 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gcfed.config.identity import normalised
-from gcfed.config.materials import Shape, load_weights, make_module, read_dataset
-from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config, make, read
-from gcfed.core import tree
-from gcfed.core.calling import called
 from gcfed.core.metrics import Scale, named
-from gcfed.core.types import Inputs, Transform
-from gcfed.data.augmentation import ImageTransform
 from gcfed.display import html_table
 from gcfed.errors import InputError
 from gcfed.lock import is_locked
@@ -30,16 +21,14 @@ from gcfed.results import directory
 from gcfed.results.directory import read_lines, saved_best
 from gcfed.results.facts import facts, last_rounds, round_columns
 from gcfed.results.fields import OF_FINISHED, OF_ROUND, OF_SUMMARY, fields_of
+from gcfed.results.saved_model import SavedModel, read_about
 from gcfed.results.seal import refuse_changed, warn_of_changes
 from gcfed.results.summary import judged_by, summarize
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 from gcfed.values import shown, unwritable
 
 RUN_FILES = (directory.CONFIG, directory.SUMMARY)
 """What makes a folder a run."""
-
-BATCH = 1000  # examples that a loaded model is shown at once
-LARGEST_PIXEL = 20.0  # of float images, with room for those that were normalised
 
 
 @dataclass(frozen=True)
@@ -150,7 +139,7 @@ class Run:
             raise InputError(
                 f"{self.path} holds the weights after {there} rounds, not {self.rounds}"
             )
-        return self._module(self.path / directory.WEIGHTS)
+        return self._saved.module(self.path / directory.WEIGHTS)
 
     @cached_property
     def best_model(self) -> nn.Module:
@@ -159,24 +148,12 @@ class Run:
         if best is None:
             raise InputError(f"{self.path} holds no best model: no round has been judged yet")
         refuse_changed(self, best.path)
-        return self._module(best.path)
+        return self._saved.module(best.path)
 
     def logits(self, x: Any) -> Tensor:
         """What the model says of raw examples, arrays or tensors as its data set has them."""
-        whole, model = _tensors(x), self.model
-        sizes = [len(part) for _, part in tree.leaves(whole)]
-        parts = [tree.take(whole, slice(i, i + BATCH)) for i in range(0, max(*sizes, 1), BATCH)]
-        if isinstance(whole, Tensor):
-            self._warn_of_scale(whole)
-        try:
-            with torch.no_grad():
-                return torch.cat([called(model, self._read(part)).logits for part in parts])
-        except (RuntimeError, ValueError, IndexError) as error:
-            took, wanted = tree.map(lambda v: list(v.shape), whole), _with_n(self._about["shape"])
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(
-                f"the model of {self.path} takes examples of shape {wanted}; not {took}: {reason}"
-            ) from error
+        model = self.model
+        return self._saved.logits(model, x)
 
     def predict(self, x: Any) -> Tensor:
         """The class of each of these raw examples; images are bytes to 255 or floats to 1.
@@ -184,7 +161,15 @@ class Run:
         Where there are no classes, it is what the model says of them.
         """
         found = self.logits(x)
-        return found.argmax(1) if self._about["num_classes"] else found
+        return found.argmax(1) if self._saved.about["num_classes"] else found
+
+    @cached_property
+    def _saved(self) -> SavedModel:
+        path = self.path / directory.WEIGHTS
+        if not path.is_file():
+            raise InputError(f"{self.path} holds no weights yet: its run has not ended")
+        refuse_changed(self, path)
+        return SavedModel(self.path, self.config, read_about(path))
 
     def together(self) -> list["Run"]:
         """The runs whose clients were trained at once with this one's, itself among them."""
@@ -206,76 +191,6 @@ class Run:
             html_table(columns, last_rounds(self.records, columns)),
         ]
         return "\n".join(tables)
-
-    def _module(self, path: Path) -> nn.Module:
-        load_plugins(self.config.plugins)
-        about = self._about
-        shape, dtype = _tuples(about["shape"]), getattr(torch, about["dtype"])
-        module = make_module(about["model"], shape, num_outputs(about), dtype=dtype)
-        load_weights(module, path)
-        return module.eval()
-
-    def _warn_of_scale(self, x: Tensor) -> None:
-        """Warn of float images that look like bytes, where floats to 1 belong."""
-        is_image = isinstance(self._transform, ImageTransform) and x.is_floating_point()
-        if is_image and x.numel() and x.max() > LARGEST_PIXEL:
-            warnings.warn(
-                f"these images are floats up to {x.max():g}, and the model of {self.path} takes "
-                "bytes up to 255 or floats up to 1: divide by 255, or give bytes",
-                stacklevel=4,
-            )
-
-    def _read(self, x: Inputs) -> Inputs:
-        return x if self._transform is None else self._transform(x, None)
-
-    @cached_property
-    def _transform(self) -> Transform | None:
-        match self._about["transform"]:
-            case {"mean": mean, "std": std}:
-                return ImageTransform(tuple(mean), tuple(std))
-            case directory.OF_DATASET:
-                load_plugins(self.config.plugins)
-                return read_dataset(self.config.dataset, self.config.data_dir).transform
-            case _:
-                return None
-
-    @cached_property
-    def _about(self) -> dict[str, Any]:
-        path = self.path / directory.WEIGHTS
-        if not path.is_file():
-            raise InputError(f"{self.path} holds no weights yet: its run has not ended")
-        refuse_changed(self, path)
-        return read_about(path)
-
-
-def _tensors(x: Any) -> Inputs:
-    if isinstance(x, Mapping):
-        return {name: torch.as_tensor(part) for name, part in x.items()}
-    return torch.as_tensor(x)
-
-
-def _tuples(shape: Any) -> Shape:
-    """The shape of an example as JSON has it, made of tuples again."""
-    return {n: tuple(s) for n, s in shape.items()} if isinstance(shape, dict) else tuple(shape)
-
-
-def _with_n(shape: Any) -> Any:
-    """The shape of an example as that of several."""
-    return {n: ["n", *s] for n, s in shape.items()} if isinstance(shape, dict) else ["n", *shape]
-
-
-def read_about(path: Path) -> dict[str, Any]:
-    """What a file of weights says of its model."""
-    try:
-        with safe_open(path, "pt") as file:
-            return fields_of(json.loads(file.metadata()[directory.ABOUT]), str(path), {})
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not what a run writes: {error}") from None
-
-
-def num_outputs(about: Mapping[str, Any]) -> int:
-    """How many numbers a model says of an example: as many as there are classes, if there are."""
-    return int(about.get("num_outputs", about["num_classes"]))
 
 
 def load_run(path: str | Path) -> Run:

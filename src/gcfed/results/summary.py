@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from gcfed.config.settings import Config
 from gcfed.core.metrics import METRICS, Scale, named
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 SMOOTHED = 10  # the paper's tables average the last ten rounds
 

@@ -23,7 +23,7 @@ from gcfed.results.facts import last_rounds, round_columns, round_note
 from gcfed.results.frame import with_probes
 from gcfed.runs.disk_memory import first_snapshot
 from gcfed.runs.plan import engine_of, plan
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 from gcfed.simulation.loop import simulate
 
 if TYPE_CHECKING:

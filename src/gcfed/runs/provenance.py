@@ -15,7 +15,7 @@ import torch
 
 from gcfed.config.build import Experiment
 from gcfed.config.identity import digest, identity
-from gcfed.simulation.evaluation import weights_sha256
+from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.snapshot import start
 
 PACKAGE = Path(__file__).parents[1]

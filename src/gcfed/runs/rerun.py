@@ -13,12 +13,12 @@ from gcfed.core.server import Server
 from gcfed.errors import DivergedError, InputError
 from gcfed.results import directory
 from gcfed.results.directory import saved_best
-from gcfed.results.run import Run, read_about
+from gcfed.results.run import Run
+from gcfed.results.saved_model import read_about
 from gcfed.results.seal import is_sealed
 from gcfed.results.summary import summarize
 from gcfed.runs.weights import about_model
-from gcfed.simulation import evaluation
-from gcfed.simulation.evaluation import Record, weights_sha256
+from gcfed.simulation.lines import Record, record, weights_sha256
 from gcfed.simulation.snapshot import RoundResult, start
 
 
@@ -71,7 +71,7 @@ class Rerun:
     def _differing(self, line: Record, outcome: RoundResult) -> list[str]:
         made, t = self.experiment, outcome.round
         due = line["tested"] is not None or made.is_due(t)
-        again = evaluation.record(made.setup, outcome, made.tests, due=due)
+        again = record(made.setup, outcome, made.tests, due=due)
         return [*_differing(line, again), *self._probes_differing(outcome)]
 
     def _probes_differing(self, outcome: RoundResult) -> list[str]:

@@ -20,7 +20,7 @@ from gcfed.errors import InputError
 from gcfed.files import write_json
 from gcfed.registry import Registry
 from gcfed.results.captions import short
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 IDS = "trackers.json"
 """A file in the run directory: the names of its trackers, and what each calls the run."""

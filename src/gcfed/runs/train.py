@@ -19,7 +19,7 @@ from gcfed.runs.provenance import provenance
 from gcfed.runs.scribe import Scribe
 from gcfed.runs.trackers import Observer as Observer, Tracking, require
 from gcfed.runs.writer import RunWriter
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 from gcfed.simulation.loop import simulate_together
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import RoundResult, Snapshot

@@ -22,7 +22,7 @@ from gcfed.runs.checkpoint import Best, Checkpoint, Checkpoints
 from gcfed.runs.disk_memory import delete_spilled, first_snapshot
 from gcfed.runs.journal import Journal, Mark
 from gcfed.runs.weights import about_model, save_module
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 from gcfed.simulation.snapshot import RoundResult, Snapshot
 
 

@@ -20,7 +20,7 @@ from gcfed.config.settings import Config
 from gcfed.errors import InputError, reason
 from gcfed.processes import available_cores
 from gcfed.runs.store import RunStore
-from gcfed.simulation.evaluation import Record
+from gcfed.simulation.lines import Record
 
 
 class CellJob(NamedTuple):

@@ -15,10 +15,11 @@ from gcfed.core.lazy import LazyInputs, Stored, loaded
 from gcfed.core.types import Examples, Inputs, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.arrays import Collected
-from gcfed.data.datasets.collect import Columns, collect
+from gcfed.data.datasets.collect import collect
 from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
 from gcfed.data.datasets.named_inputs import same_width
 from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
+from gcfed.data.datasets.own_items import Columns
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
 
