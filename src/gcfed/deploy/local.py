@@ -19,6 +19,7 @@ from gcfed.files import create_folder, write_text
 GRACE = 10.0  # seconds that processes have to end by themselves
 STARTUP = 60.0  # seconds that a SuperLink has to listen
 CONNECTION = "local"
+SERVER = b"flwr-serverapp"  # the program that a SuperLink starts for each run
 PROGRAMS = Path(sys.executable).parent
 """Where the commands of this environment are, Flower's among them."""
 
@@ -68,13 +69,16 @@ class LocalFederation:
         process.wait()
 
     def stop(self) -> None:
-        """End everything that was started: first by asking."""
-        _signal_all(self.members(), signal.SIGTERM)
-        end = time.monotonic() + GRACE
-        while self.members() and time.monotonic() < end:
-            for process in self.processes.values():
-                process.poll()  # one that ended is there until somebody asks
-            time.sleep(0.1)
+        """End everything that was started: first by asking, and servers before their nodes.
+
+        A server that is asked ends its round, and one that is asked again ends at once; either way
+        its run says that it was stopped.
+        """
+        for asked in (self.servers, self.servers, self.members):
+            _signal_all(asked(), signal.SIGTERM)
+            end = time.monotonic() + GRACE
+            while asked() and time.monotonic() < end:
+                time.sleep(0.1)
         _signal_all(self.members(), signal.SIGKILL)
         for name in list(self.processes):
             self.kill(name)
@@ -92,6 +96,10 @@ class LocalFederation:
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.add(int(folder.name))
         return sorted(found)
+
+    def servers(self) -> list[int]:
+        """Those of the processes that serve a run."""
+        return [each for each in self.members() if SERVER in _command(each)]
 
     @property
     def _home(self) -> Path:
@@ -151,6 +159,13 @@ def _listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it has ended meanwhile, or this system does not show it
+        return b""
 
 
 def _signal_group(leader: int, number: int) -> None:
