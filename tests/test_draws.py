@@ -194,6 +194,18 @@ def test_evaluation_and_a_chance_of_zero_draw_nothing():
     assert torch.equal(evaluated, module.eval()(x))
 
 
+def test_a_model_that_draws_in_evaluation_draws_the_same_every_time():
+    model, x = Model(Around(lambda x: F.dropout(x, 0.5, training=True))), torch.ones(6, 4)
+    plain = Model(Around(lambda x: x))
+    with keys.untouched():
+        one, again = (
+            model(model.params, x, buffers={}, train=False, key=key)[0].logits
+            for key in (None, keys.key(3))
+        )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, plain(model.params, x, buffers={}, train=False)[0].logits)
+
+
 class Constant(draws.KeyedNumbers):
     """Every number is the same."""
 

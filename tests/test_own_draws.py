@@ -13,6 +13,8 @@ from gcfed.core import keys
 from gcfed.core.own_draws import generators_seeded
 from gcfed.engines import choose
 from gcfed.errors import InputError
+from gcfed.simulation.evaluation import predict
+from gcfed.simulation.snapshot import start
 
 TOLD = "draws random numbers by functions whose numbers cannot come from a key.*slower"
 
@@ -50,6 +52,24 @@ def test_a_run_can_be_repeated_whatever_else_draws(draw, run, close):
     close(results[0].server, results[1].server, 0)
     still = run(Algorithm(), module=noisy(float), engine="sequential", **short)
     assert (results[0].losses - still.losses).abs().max() > 1e-3
+
+
+class AlwaysNoise(Noise):
+    def forward(self, x):
+        return x * (1 + self.draw())
+
+
+@pytest.mark.parametrize("draw", WAYS.values(), ids=list(WAYS))
+def test_a_model_is_judged_twice_the_same_though_it_draws(draw, make_setup):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), AlwaysNoise(draw))
+    setup = make_setup(Algorithm(), module=module, engine="sequential")
+    assert setup.own_draws == ("2 (AlwaysNoise)",)
+    x, scores = setup.data.x, []
+    for _ in range(2):
+        with keys.untouched():
+            scores.append(predict(setup, start(setup)[0], x).logits)
+        draw()
+    assert torch.equal(*scores)
 
 
 def test_processes_draw_what_the_loop_draws(run, close):

@@ -169,8 +169,9 @@ class ClientTask:
         self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None
     ) -> tuple[Output, Tree]:
         """Run the model in the dtype it computes in."""
-        if train and self.own_draws and key is not None:
-            with generators_seeded(key):
+        seed = key if train else self.model.evaluation_key
+        if self.own_draws and seed is not None:
+            with generators_seeded(seed):
                 return self._forward(params, x, buffers=buffers, train=train, key=key)
         return self._forward(params, x, buffers=buffers, train=train, key=key)
 

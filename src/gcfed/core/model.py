@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -88,6 +88,7 @@ class Model:
         self._set_head(module, declared or owned or _linears(module)[-1:])
         self.uncast = _uncast(module) & self.params.keys()
         self._shells = {mode: copy.deepcopy(module).train(mode) for mode in (True, False)}
+        self.evaluation_key = keys.key(0)  # by which it draws in evaluation mode, every time
 
     def _set_head(self, module: nn.Module, layers: Sequence[str]) -> None:
         """Note which parameters are the head's, their roles, and what reads the features."""
@@ -116,12 +117,15 @@ class Model:
         self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None
     ) -> tuple[Output, Tree]:
         """Run the model: its output, and its buffers as the run leaves them."""
-        keys: Tree = {}
+        dropout: Tree = {}
         if train:
             buffers = tree.map(torch.clone, buffers)  # modules write into them
-            keys = self._dropout_keys(key)
-        shell, values = self._shells[train], {**params, **buffers, **keys}
-        with self._watch(train) as seen, _drawing_by(key, train):
+            dropout = self._dropout_keys(key)
+            key = None if key is None else keys.fold(key, DRAWS)
+        else:
+            key = self.evaluation_key
+        shell, values = self._shells[train], {**params, **buffers, **dropout}
+        with self._watch(train) as seen, KeyedRun(key):
             # what the module replaces is replaced in these values too
             out = output(functional_call(shell, values, *arguments(shell, x)))
         if train:
@@ -130,9 +134,9 @@ class Model:
             out = out._replace(features=seen[-1])
         return out, buffers
 
-    def submodules(self) -> dict[str, nn.Module]:
-        """The modules that a run in training goes through, by name."""
-        return dict(self._shells[True].named_modules())
+    def submodules(self) -> list[tuple[str, nn.Module]]:
+        """The modules that runs go through, those in training and those in evaluation, by name."""
+        return [named for shell in self._shells.values() for named in shell.named_modules()]
 
     def check_numbers(self) -> None:
         """Refuse parameters on the device 'meta', which have a shape and no numbers."""
@@ -147,6 +151,7 @@ class Model:
         twin.params, twin.buffers = (
             tree.map(lambda w: w.to(device), values) for values in (self.params, self.buffers)
         )
+        twin.evaluation_key = self.evaluation_key.to(device)
         for shell in twin._shells.values():
             shell.to(device)
         return twin
@@ -224,13 +229,6 @@ class Model:
             raise InputError("a model with dropout needs a key to train")
         stream = keys.fold(key, DROPOUT)
         return {name: keys.fold(stream, i) for i, name in enumerate(self._keys)}
-
-
-def _drawing_by(key: Tensor | None, train: bool) -> AbstractContextManager[object]:
-    """Inside, what a model draws in training comes from ``key``."""
-    if not train:
-        return nullcontext()
-    return KeyedRun(None if key is None else keys.fold(key, DRAWS))
 
 
 def _check_module(module: Any) -> None:

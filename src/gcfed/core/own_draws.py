@@ -5,7 +5,7 @@ For these, global generators are seeded from the key whenever the model runs.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from gcfed.core.seeding import generators_seeded
 
 
 def own_draws(model: Model, run: Callable[[], object]) -> tuple[str, ...]:
-    """The modules that draw so while ``run`` runs the model in training; asked once of a model.
+    """The modules that draw so while ``run`` runs the model; asked once of a model.
 
     Where the run fails there are none: the first step will tell what is wrong.
     """
@@ -30,7 +30,7 @@ def own_draws(model: Model, run: Callable[[], object]) -> tuple[str, ...]:
         noting, seeded = _noting_draws(model.submodules()), generators_seeded(key)
         with noting as found, seeded, suppress(Exception), torch.no_grad():
             run()
-        _FOUND[model] = tuple(found)
+        _FOUND[model] = tuple(dict.fromkeys(found))
     return _FOUND[model]
 
 
@@ -38,7 +38,7 @@ _FOUND: "WeakKeyDictionary[Model, tuple[str, ...]]" = WeakKeyDictionary()
 
 
 @contextmanager
-def _noting_draws(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
+def _noting_draws(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[list[str]]:
     """Inside, a list of the modules in whose runs global generators moved, the innermost alone."""
     found: list[str] = []
     entered: list[tuple[list[bytes], int]] = []
@@ -49,11 +49,10 @@ def _noting_draws(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
     def leave(name: str, module: nn.Module, *_: Any) -> None:
         before, known = entered.pop()
         if len(found) == known and before != _states():
-            named = f"{name or 'the model'} ({type(module).__name__})"
-            found.extend({named} - set(found))
+            found.append(f"{name or 'the model'} ({type(module).__name__})")
 
     with ExitStack() as hooks:
-        for name, module in modules.items():
+        for name, module in modules:
             hooks.callback(module.register_forward_pre_hook(enter).remove)
             hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
         yield found

@@ -156,7 +156,8 @@ class Setup:
         def run() -> None:
             x = next(Batches(self.data.handle, [two]).of(0)).x
             x = self.transform(x, key) if self.transform else x
-            task.forward(self.model.params, x, buffers=self.model.buffers, train=True, key=key)
+            for train in (True, False):
+                task.forward(self.model.params, x, buffers=self.model.buffers, train=train, key=key)
 
         return own_draws(self.model, run)
 
