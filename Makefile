@@ -3,6 +3,7 @@
 # make check  lint, types, import contract
 # make docs   build the documentation  make clean   forget the virtual environments
 # make flower run the tests of deployments, in a virtual environment of their own
+# make vision run the tests that need torchvision and timm, which are put into a folder of their own
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,20 +11,25 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
 FLOWER_READY := $(FLOWER)/.ready
+VISION := .vision
+VISION_READY := $(VISION)/.ready
 
-.PHONY: demo test slow flower check docs clean install
+.PHONY: demo test slow flower vision check docs clean install
 
 demo: $(READY)
 	$(BIN)/gcfed demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not slow and not flower' --cov --cov-report=term:skip-covered $(TESTS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not slow and not flower and not vision' --cov --cov-report=term:skip-covered $(TESTS)
 
 slow: $(READY)
-	$(BIN)/python -m pytest -q -n auto --dist load -m 'slow and not flower' $(TESTS)
+	$(BIN)/python -m pytest -q -n auto --dist load -m 'slow and not flower and not vision' $(TESTS)
 
 flower: $(FLOWER_READY)
 	$(FLOWER)/bin/python -m pytest -q -m flower $(or $(TESTS),tests/flower)
+
+vision: $(VISION_READY)
+	PYTHONPATH=$(VISION) $(BIN)/python -m pytest -q -m vision $(or $(TESTS),tests/test_lazy.py tests/test_networks_that_draw.py)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -50,5 +56,10 @@ $(FLOWER_READY): pyproject.toml constraints-flower.txt
 	$(FLOWER)/bin/python -m pip install -q --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest
 	touch $(FLOWER_READY)
 
+# transformers fails where torchvision is installed that was not built for this torch
+$(VISION_READY): $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VISION) -c constraints.txt timm torchvision
+	touch $(VISION_READY)
+
 clean:
-	rm -rf $(VENV) $(FLOWER) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(FLOWER) $(VISION) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -11,6 +11,7 @@ import torch
 from leftovers import children
 from torch import nn
 from torch.utils.data import Subset
+from vision import vision
 
 from gcfed import FederatedData, InputError, Sequential, Vectorized, Workers, fit, simulate
 from gcfed.algorithms import FedAvg
@@ -285,11 +286,12 @@ def test_a_hugging_face_dataset_may_be_random_or_lazy():
     assert torch.equal(loaded(lazy.x), data.test.x) and lazy.y.tolist() == LABELS.tolist()
 
 
+@pytest.mark.vision
 def test_transforms_of_torchvision():
-    vision = pytest.importorskip("torchvision")
-    steps = vision.transforms
+    torchvision = vision("torchvision")
+    steps = torchvision.transforms
     flip = steps.Compose([steps.RandomCrop(8, 2), steps.RandomHorizontalFlip(), steps.ToTensor()])
-    fake = partial(vision.datasets.FakeData, 20, (3, 8, 8), 2)
+    fake = partial(torchvision.datasets.FakeData, 20, (3, 8, 8), 2)
     data = dataset_from(fake(flip), fake(steps.ToTensor()))
     assert isinstance(data.train.x, LazyInputs) and isinstance(data.test.x, torch.Tensor)
     one, again = (loaded(data.train.x) for _ in range(2))

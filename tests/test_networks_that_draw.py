@@ -3,13 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from vision import vision
 
 from gcfed import SGD, Algorithm, FederatedData, Model, Schedule, Setup, Workers, simulate
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:There is a performance drop"),  # vmap's, of rare layouts
-]
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap's, rarely
 
 
 class Logits(nn.Module):
@@ -25,7 +23,7 @@ class Logits(nn.Module):
 
 def efficientnet():
     """EfficientNet by its blocks, with stochastic depth; group norms, since engines pad."""
-    models = pytest.importorskip("torchvision.models.efficientnet")
+    models = vision("torchvision.models.efficientnet")
     blocks = [
         models.MBConvConfig(1, 3, 1, 8, 8, 1, 1.0, 1.0),
         models.MBConvConfig(2, 3, 2, 8, 16, 2, 1.0, 1.0),
@@ -36,7 +34,7 @@ def efficientnet():
 
 
 def swin():
-    swin = pytest.importorskip("torchvision.models.swin_transformer")
+    swin = vision("torchvision.models.swin_transformer")
     return swin.SwinTransformer(
         patch_size=[2, 2],
         embed_dim=8,
@@ -51,13 +49,13 @@ def swin():
 
 
 def convnext():
-    convnext = pytest.importorskip("torchvision.models.convnext")
+    convnext = vision("torchvision.models.convnext")
     blocks = [convnext.CNBlockConfig(8, 16, 2), convnext.CNBlockConfig(16, None, 2)]
     return convnext.ConvNeXt(blocks, stochastic_depth_prob=0.5, num_classes=5)
 
 
 def drop_path():
-    timm = pytest.importorskip("timm")
+    timm = vision("timm")
     return timm.create_model(
         "vit_tiny_patch16_224",
         img_size=16,
@@ -87,11 +85,20 @@ def bert():
     return Logits(transformers.BertForSequenceClassification(config))
 
 
+OF_VISION = [efficientnet, swin, convnext, drop_path]
+
+
 def _group_norm(channels):
     return nn.GroupNorm(2, channels)
 
 
-@pytest.mark.parametrize("network", [efficientnet, swin, convnext, drop_path, bert])
+@pytest.mark.parametrize(
+    "network",
+    [
+        *(pytest.param(each, marks=pytest.mark.vision) for each in OF_VISION),
+        pytest.param(bert, marks=pytest.mark.slow),
+    ],
+)
 def test_every_engine_trains_it_alike(network, close):
     torch.manual_seed(0)
     model = Model(network())
