@@ -80,7 +80,8 @@ def cells(found):
 
 
 def test_a_table_over_seeds(runs):
-    found = cells(dynamics(runs, at=2, target=0.3))
+    found_at_two = dynamics(runs, at=2, target=0.3)
+    found = cells(found_at_two)
     assert found["fedavg"] == [
         *("2", "16.667 (0.000)", "32.79 (10.78)", "-20.00 (14.14)", "20.00 (14.14)"),
         *("60.00 (0.00)", "30.00 (0.00)", "2.0 (0.0)"),
@@ -92,6 +93,7 @@ def test_a_table_over_seeds(runs):
     ]
     notes = dynamics(runs).table().notes
     assert any("gcfed, seed 1: failed after 2 of 4 rounds" in note for note in notes)
+    assert any("at round 2: the mean of all 2 evaluations" in n for n in found_at_two.table().notes)
 
 
 def test_a_group_with_a_failure_has_no_rank(runs):
@@ -157,11 +159,14 @@ def test_the_command_prints_and_writes(gcfed, runs):
         (["--dynamics", "--at", "0"], "at is at least 1; not 0"),
         (["--dynamics", "--at", "900"], "no run has a round 900: the longest has"),
         (["--dynamics", "--out", "x.xyz"], "say what x.xyz is to hold"),
+        (["--plot", "x.png", "--draw", "nope", "--out", "t.md"], "nope"),
+        (["--dynamics", "--plot", "x.png", "--draw", "nope", "--out", "t.md"], "nope"),
     ],
 )
 def test_the_command_refuses(gcfed, runs, words, said):
     answer = gcfed("compare", runs, *words)
-    assert answer.code == 2 and said in answer.err
+    assert answer.code == 2 and said in answer.err and not answer.out
+    assert not (runs / "x.png").exists() and not (runs / "t.md").exists()
 
 
 def test_a_notebook_shows_a_table(runs):

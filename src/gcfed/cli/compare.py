@@ -76,8 +76,8 @@ def compare(
 
     report = Report(form, out, plot, size, pivot, draw)
     found = compare_runs(runs, metric=metric, target=target, baseline=baseline)
+    report.write(found)  # first, since what is to be drawn may not be there
     report.show(found)
-    report.write(found)
 
 
 def _show_dynamics(
@@ -91,6 +91,6 @@ def _show_dynamics(
     from gcfed.results.dynamics import dynamics
 
     found = dynamics(runs, metric=metric, target=target, at=at)
-    table.show(found)
+    picture.write(found.comparison)  # first, since what is to be drawn may not be there
     table.write(found)
-    picture.write(found.comparison)
+    table.show(found)

@@ -149,10 +149,12 @@ class Report:
 
     def write(self, found: "Comparison | Beside") -> None:
         """Make the files that were asked for."""
+        named: dict[str, Any] = {} if self.draw is None else {"name": self.draw}
+        # first, so that what cannot be drawn leaves no file
+        figure = None if self.plot is None else found.plot(**named, size=self.size)
         self._of_table.write(Pivoted(found) if self.pivot else found)
-        if self.plot is not None:
-            named: dict[str, Any] = {} if self.draw is None else {"name": self.draw}
-            save(found.plot(**named, size=self.size), self.plot)
+        if self.plot is not None and figure is not None:
+            save(figure, self.plot)
             console.say(f"plot  {self.plot}")
 
     @cached_property

@@ -18,7 +18,7 @@ from gcfed.results.entries import cost_column, seeds, target_text
 from gcfed.results.groups import Runs
 from gcfed.results.outcomes import GroupResult, Spread, moving_average, spread
 from gcfed.results.run import Run
-from gcfed.results.summary import SMOOTHED
+from gcfed.results.summary import say_averaged
 from gcfed.results.tables import Entry, Section, Table, Tabulated, ranked
 from gcfed.values import check_range, checked
 
@@ -165,8 +165,8 @@ class TrainingDynamics(Tabulated):
 
     def _legend(self) -> list[str]:
         metric = self.comparison.metric
-        configs = [run.config for r in self.comparison.results for run in r.group.runs]
-        far = sorted({config.evaluate_every for config in configs})
+        runs = [run for r in self.comparison.results for run in r.group.runs]
+        far = sorted({run.config.evaluate_every for run in runs})
         apart = "" if far == [1] else f", every {' or '.join(map(str, far))} rounds"
         points = ", in points" if metric.percent else ""
         fallen = "below" if metric.better == "higher" else "above"
@@ -174,9 +174,14 @@ class TrainingDynamics(Tabulated):
             f"{metric}: mean (standard deviation) over seeds",
             f"mean, std, {self._worst}: of the first differences, from one evaluation to the "
             f"next{apart}{points}; drop: the furthest {fallen} an earlier evaluation{points}",
-            f"peak: the best evaluation; {self._there}: the mean of the last {SMOOTHED} "
-            "evaluations up to there",
+            f"peak: the best evaluation; {self._there}: the mean of "
+            f"{say_averaged(map(self._num_evaluations, runs))} up to there",
         ]
+
+    def _num_evaluations(self, run: Run) -> int:
+        """How many there are, up to the round that is looked at."""
+        count = run.num_evaluations(self.comparison.metric.name)
+        return count if self.at is None else min(count, self.at // run.config.evaluate_every)
 
 
 def dynamics(
