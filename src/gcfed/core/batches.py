@@ -62,7 +62,7 @@ class BatchPlan:
 
 
 def plan(
-    part: Tensor,
+    own: np.ndarray,
     batch_size: int,
     *,
     epochs: int | None,
@@ -70,12 +70,12 @@ def plan(
     rng: np.random.Generator,
     fill: Fill = "repeat",
 ) -> BatchPlan:
-    """Pass over ``part`` in a new order each time, for so many epochs or so many steps."""
-    own = part.numpy()
+    """Pass over a client's own examples in a new order each time, for so many epochs or steps."""
     passes, batches, width = _extent(len(own), batch_size, epochs, steps, fill)
     if fill == "repeat":
         own = repeated(own, batch_size)
-    index = np.full((passes, batches * width), own[0])
+    index = np.empty((passes, batches * width), np.int64)
+    index[:, len(own) :] = own[0]
     for row in index:
         row[: len(own)] = rng.permutation(own)
     sizes = np.full((passes, batches), width)

@@ -40,6 +40,15 @@ def parts(algorithm: Algorithm) -> tuple[Algorithm, ...]:
     return algorithm.links if isinstance(algorithm, Chain) else (algorithm,)
 
 
+def acting_at(algorithm: Algorithm, *hooks: str) -> list[Algorithm]:
+    """The parts that do something of their own at one of these hooks."""
+    return [
+        part
+        for part in parts(algorithm)
+        if any(getattr(type(part), hook) is not getattr(Algorithm, hook) for hook in hooks)
+    ]
+
+
 @dataclass(frozen=True)
 class Chain(Algorithm):
     """Several algorithms as one.  Penalties add, one part may replace the mean, all else pipes.

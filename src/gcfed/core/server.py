@@ -10,6 +10,7 @@ from torch.func import vmap
 
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
+from gcfed.core.chain import acting_at
 from gcfed.core.hook_checks import with_checked_hooks
 from gcfed.core.memory import Store
 from gcfed.core.precision import arithmetic
@@ -110,15 +111,17 @@ class ServerTask:
         def hear(upload: Upload, row: State, key: Tensor) -> tuple[Upload, State]:
             return self.algorithm.receive(upload, row, replace(ctx, key=key))
 
-        held = rows.gather(arrived.ids, lambda: self.algorithm.init_row(server.params), device)
-        sent = Upload(arrived.delta, arrived.message, {})
-        received, held = vmap(hear)(sent, held, arrived.key)
+        received = Upload(arrived.delta, arrived.message, {})
+        if acting_at(self.algorithm, "init_row", "receive"):  # mapping over nothing takes its time
+            held = rows.gather(arrived.ids, lambda: self.algorithm.init_row(server.params), device)
+            received, held = vmap(hear)(received, held, arrived.key)
+            rows = rows.scatter(arrived.ids, held)
         sizes = self.sizes(arrived.num_examples)
         weights = (sizes / sizes.sum()).to(device, _counting_dtype(server.params))
         mean = tree.map(torch.clone, self.algorithm.aggregate(received, weights, ctx))
         averaged = _average(server.buffers, arrived.buffers, weights) if self.is_averaging else {}
         count = PartialMean(len(arrived.ids), sizes.sum().item(), *mean, averaged)
-        return count, rows.scatter(arrived.ids, held)
+        return count, rows
 
     @arithmetic("float32")
     def update(self, server: Server, t: int, means: Sequence[PartialMean]) -> Server:
@@ -152,7 +155,7 @@ class ServerTask:
             state=server.state,
             message={},
             round=t,
-            key=keys.of_clients(self.schedule.seed, t, [nobody])[0].to(device),
+            key=keys.key(self.schedule.seed, t, nobody).to(device),
             cohort_size=cohort_size,
             num_clients=self.num_clients,
             roles=self.roles,

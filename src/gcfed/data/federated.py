@@ -63,7 +63,7 @@ class FederatedData:
         """
         if not self.has_classes:
             return torch.zeros(len(ids), 0)
-        parts = [repeated(self.parts[i].numpy(), multiple) for i in ids]
+        parts = [repeated(self.parts.of_client(i), multiple) for i in ids]
         client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         cell = client * self.num_classes + self._host_labels[np.concatenate(parts)]
         counts = np.bincount(cell, minlength=len(parts) * self.num_classes)

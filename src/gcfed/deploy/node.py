@@ -50,7 +50,7 @@ class Node:
     def train(self, t: int, anchor: Tree, message: State, buffers: Tree, memory: State) -> Trained:
         """This client's part of round ``t``."""
         setup, data = self.setup, self.setup.data
-        plan = plan_round(setup.schedule, data.parts[0], t, self.client)
+        plan = plan_round(setup.schedule, data.parts.of_client(0), t, self.client)
         cohort = cohort_of(
             anchor,
             message,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from gcfed.capacity import check_fits
@@ -86,11 +87,11 @@ class Population:
 
     def plan(self, t: int, client: int) -> BatchPlan:
         """What a client trains on in round ``t``; one that is late gets through a part of it."""
-        whole = plan_round(self.schedule, self.data.parts[client], t, client)
+        whole = plan_round(self.schedule, self.data.parts.of_client(client), t, client)
         return whole.first(self.faults.steps(len(whole))) if self.fate(t, client).late else whole
 
 
-def plan_round(schedule: Schedule, part: Tensor, t: int, client: int) -> BatchPlan:
-    """What a client that holds ``part`` trains on in round ``t``."""
+def plan_round(schedule: Schedule, own: np.ndarray, t: int, client: int) -> BatchPlan:
+    """What a client that holds these examples trains on in round ``t``."""
     s, rng = schedule, keys.generator("batches", schedule.seed, t, client)
-    return plan(part, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill, rng=rng)
+    return plan(own, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill, rng=rng)

@@ -11,7 +11,7 @@ import torch
 from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm, Need
 from gcfed.core.batches import Batches, BatchPlan
-from gcfed.core.chain import parts
+from gcfed.core.chain import acting_at, parts
 from gcfed.core.client import ClientTask
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.losses import Loss, cross_entropy
@@ -133,13 +133,8 @@ class Setup:
 
     def _reads_uploads_apart(self) -> list[str]:
         """The parts of the algorithm for which the mean of uploads is not enough."""
-        hooks = ("init_row", "receive", "aggregate")
-        kinds = [type(part) for part in parts(self.algorithm)]
-        return [
-            kind.__name__
-            for kind in kinds
-            if any(getattr(kind, hook) is not getattr(Algorithm, hook) for hook in hooks)
-        ]
+        apart = acting_at(self.algorithm, "init_row", "receive", "aggregate")
+        return [type(part).__name__ for part in apart]
 
     @cached_property
     def chosen(self) -> Choice:

@@ -63,10 +63,18 @@ class Partition:
 
     def __getitem__(self, client: int) -> Tensor:
         """The indices of a client's examples."""
-        if not 0 <= client < len(self):
+        return torch.from_numpy(self.of_client(client))
+
+    def of_client(self, client: int) -> np.ndarray:
+        """`__getitem__` as numpy has it."""
+        indices, offsets = self._arrays
+        if not 0 <= client < len(offsets) - 1:
             raise IndexError(f"client {client} of {len(self)}")
-        start, end = self.offsets.numpy()[client : client + 2]
-        return self.indices[start:end]
+        return indices[offsets[client] : offsets[client + 1]]
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.indices.numpy(), self.offsets.numpy()
 
     @property
     def sizes(self) -> Tensor:
