@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from torch import nn
 
 from gcfed import parse, start
 from gcfed.core import tree
@@ -128,6 +129,9 @@ def in_place(traced):
         (lambda x: [a := (x * 2).t(), a - a.mean(1, keepdim=True)][1], 1),  # through a view
         (lambda x: [a := x * 2, v := a[0], (a + 1, v * 3)][2], 1),  # the view is read last
         (lambda x: [a := x * 2, (a, a + 1)][1], 0),  # it is a result itself
+        (lambda x: [a := x * 2, p := a.split(1)[0], (p + 1, a.sum())][2], 0),  # a piece of it
+        (lambda x: [a := x * 2, p := a.chunk(2, 1)[1], (p + 1) * 2][2], 2),  # the last of it
+        (lambda x: [a := x * 2, p := a.unbind(0), (p[0] - p[1]) * p[0]][2], 1),
         (lambda x: x.sum(0).expand(3, 4) - 1, 0),  # one memory for three rows
         (lambda x: [a := x * 2, a - a][1], 0),
         (lambda x: (x > 0) * x, 0),  # of another dtype
@@ -142,6 +146,22 @@ def test_what_is_needed_no_more_is_overwritten(fn, count):
             assert torch.equal(found, expected)
         assert torch.equal(given, before)
     assert len(in_place(traced)) == count
+
+
+class Gated(nn.Module):
+    """Takes its features apart, which backward passes need whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(16, 12), nn.Linear(6, 5)
+
+    def forward(self, x):
+        p, q = torch.relu(self.fc1(x.flatten(1))).chunk(2, 1)
+        return self.fc2((p - 0.5) * q)
+
+
+def test_every_engine_trains_what_is_taken_apart(on_every_engine):
+    on_every_engine(parse("fedavg"), module=Gated(), rounds=2)
 
 
 def as_tuple(value):

@@ -70,6 +70,8 @@ def _layout(node: Node) -> Any:
 
 
 def _is_view(node: Node) -> bool:
+    if node.target is operator.getitem:  # a piece of what split or unbind gives
+        return isinstance(node.args[0], Node) and _is_view(node.args[0])
     return is_operation(node.target) and gives_view(node.target)
 
 
