@@ -10,11 +10,12 @@ from torch.distributions import Normal
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcfed import Model
+from gcfed import Algorithm, Model, start
 from gcfed.algorithms import GCFed
 from gcfed.core import draws, keys
 from gcfed.core.keyed_run import KeyedRun
 from gcfed.errors import InputError
+from gcfed.simulation.evaluation import predict
 
 
 def stochastic_depth(x, p):
@@ -194,16 +195,21 @@ def test_evaluation_and_a_chance_of_zero_draw_nothing():
     assert torch.equal(evaluated, module.eval()(x))
 
 
-def test_a_model_that_draws_in_evaluation_draws_the_same_every_time():
-    model, x = Model(Around(lambda x: F.dropout(x, 0.5, training=True))), torch.ones(6, 4)
-    plain = Model(Around(lambda x: x))
+def test_a_model_that_draws_in_evaluation_is_judged_twice_the_same(make_setup):
+    drop, plain = (
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 4), Around(function))
+        for function in (lambda x: F.dropout(x, 0.5, training=True), lambda x: x)
+    )
+    plain.load_state_dict(drop.state_dict())
+    dropping, still = (make_setup(Algorithm(), module=module) for module in (drop, plain))
+    assert dropping.own_draws == ()
+    assert dropping.client_task.draws_in_evaluation and not still.client_task.draws_in_evaluation
     with keys.untouched():
-        one, again = (
-            model(model.params, x, buffers={}, train=False, key=key)[0].logits
-            for key in (None, keys.key(3))
+        one, again, without = (
+            predict(setup, start(setup).server, setup.data.x).logits
+            for setup in (dropping, dropping, still)
         )
-    assert torch.equal(one, again)
-    assert not torch.equal(one, plain(model.params, x, buffers={}, train=False)[0].logits)
+    assert torch.equal(one, again) and not torch.equal(one, without)
 
 
 class Constant(draws.KeyedNumbers):

@@ -55,6 +55,13 @@ def test_no_class_is_taken_whole():
     assert torch.bincount(held.y).tolist() == [0, 1, 54]
 
 
+def test_no_client_is_taken_whole():
+    clients = np.repeat([7, 3, 5], [20, 39, 1])
+    kept, held = split(dataset([30, 30], keys={"client": clients}), 0.5)
+    assert np.unique(kept.keys["client"], return_counts=True)[1].tolist() == [19, 1, 10]
+    assert len(held.y) == 30
+
+
 def test_targets_without_classes_are_one_group():
     x, y = torch.arange(40.0)[:, None], torch.randn(40)
     data = Dataset(train=Examples(x, y), test=Examples(x, y), num_classes=0)

@@ -11,8 +11,9 @@ from running import tiny
 from gcfed import Algorithm, InputError, run_round, simulate, start
 from gcfed.algorithms import FedProx, FedSAM, GCFed, Scaffold
 from gcfed.config.build import Given, build
-from gcfed.core import keys, tree
+from gcfed.core import tree
 from gcfed.core.hook_checks import BELONGS, with_checked_hooks
+from gcfed.core.seeding import drawn_since, states
 from gcfed.core.types import Upload
 from gcfed.engines.workers import Workers
 from gcfed.sweeps.cost import cost
@@ -238,7 +239,7 @@ def drawing_gradient(self, grads, params, ctx):
 )
 def test_global_randomness_is_told_of_the_hook(make_setup, engine, hook, code):
     said = refusal(make_setup, made(**{hook: code}), engine=engine)
-    assert in_sentence(f"^{hook} of Mine {HERE} draws from torch's global generator", said)
+    assert in_sentence(f"^{hook} of Mine {HERE} draws from a global generator", said)
     assert "ctx.key" in said and "dropout" not in said
 
 
@@ -281,14 +282,14 @@ def test_a_rehearsal_leaves_all_as_it_was(make_setup):
 
     setup = make_setup(made(begin=inflating), engine="sequential")
     seen, before = [], tree.map(torch.clone, setup.model.params)
-    generators = keys.global_states()
+    generators = states()
 
     def engine(jobs):
         seen.append(tree.map(torch.clone, setup.model.params))
         return replace(setup, engine="sequential").chosen.make()(jobs)
 
     next(simulate(replace(setup, engine=engine)))
-    assert not keys.drawn_since(generators)
+    assert not drawn_since(generators)
     torch.testing.assert_close(seen[0], before, rtol=0, atol=0)
 
 

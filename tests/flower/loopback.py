@@ -12,6 +12,15 @@ def honest(client, sent, reply):
     return reply
 
 
+def failed(number, error):
+    """The reply to a message at which a node failed."""
+    return SimpleNamespace(
+        metadata=SimpleNamespace(reply_to_message_id=number),
+        error=Error(1, str(error)),
+        has_error=lambda: True,
+    )
+
+
 class LoopbackGrid:
     """A grid whose nodes answer at once, and whose replies come in a wrong order.
 
@@ -48,11 +57,7 @@ class LoopbackGrid:
         try:
             reply = self.app(message, context)
         except Exception as error:
-            reply = SimpleNamespace(
-                metadata=SimpleNamespace(reply_to_message_id=number),
-                error=Error(1, str(error)),
-                has_error=lambda: True,
-            )
+            reply = failed(number, error)
         reply = self.tamper(context.node_config["partition-id"], message, reply)
         if reply is not None:
             self.replies[number] = reply

@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
-from flower.loopback import LoopbackGrid, honest
+from flower.loopback import LoopbackGrid, failed, honest
 from flwr.app import Array, ArrayRecord, MessageType, RecordDict
 from torch import nn
 
+import gcfed
 from gcfed import ALGORITHMS, MODELS, Config, InputError, tree
 from gcfed.config.build import Given, build
 from gcfed.deploy.deployment import deploy
@@ -214,6 +215,40 @@ def test_a_run_that_is_done_is_not_done_again(tmp_path, load):
         return reply
 
     assert deployed(tmp_path, load, {"rounds": 1}, asleep).summary == before
+    with pytest.raises(InputError, match="began with other"):
+        deployed(tmp_path, load, {"rounds": 1, "algorithm": "scaffold"})
+
+
+def test_a_node_that_did_not_say_who_it_is_is_asked_again(tmp_path, load):
+    """One fails at first, and the first answer of another is lost."""
+    silent = {1: 1, 2: 1}
+
+    def tamper(client, sent, reply):
+        if not silent.get(client):
+            return reply
+        silent[client] -= 1
+        return failed(reply.metadata.reply_to_message_id, "tired") if client == 1 else None
+
+    grid = LoopbackGrid(4, SETTINGS, tmp_path, load, tamper)
+    nodes = Nodes(grid, 0.3)
+    assert nodes.find() == {0, 3}
+    assert nodes.find() == {0, 1, 2, 3} and grid.count == 6
+
+
+def test_an_answer_that_comes_late_says_who_a_node_is(tmp_path, load):
+    grid = LoopbackGrid(4, SETTINGS, tmp_path, load)
+    nodes, pull = Nodes(grid, 30.0), grid.pull_messages
+    nodes._asked = dict.fromkeys(grid.get_node_ids(), 0.0)  # so that nobody is waited for
+    grid.pull_messages = lambda numbers: []
+    assert nodes.find() == set()
+    grid.pull_messages = pull
+    assert nodes.find() == {0, 1, 2, 3} and grid.count == 4
+
+
+def test_the_folder_of_a_simulation_is_refused(tmp_path, load):
+    gcfed.run(Config(**{**SETTINGS, "rounds": 1}), tmp_path / "run")
+    with pytest.raises(InputError, match="holds a run of another kind"):
+        deployed(tmp_path, load, {"rounds": 1})
 
 
 class PowerCutError(BaseException):

@@ -10,6 +10,8 @@ from gcfed.core import keys, tree
 from gcfed.core.chain import parts
 from gcfed.core.tree import Tree
 from gcfed.errors import InputError
+from gcfed.population.availability import ALWAYS
+from gcfed.population.samplers import uniform
 from gcfed.simulation.round import Sent, conclude, prepare, receive
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import start
@@ -70,6 +72,8 @@ def _after_all(seen: Observation) -> Tree:
         engine=setup.engine if isinstance(setup.engine, str) else "sequential",  # the run has it
         chunk=None if needs_all else setup.room,
         keep=frozenset(),
+        sampler=uniform,  # everyone is asked, whatever chance the run's own gives them
+        availability=ALWAYS,
     )
     clients, received = start(everyone).clients, []
     with torch.enable_grad(), everyone.chosen.make() as engine:

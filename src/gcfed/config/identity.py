@@ -17,6 +17,7 @@ from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
 from gcfed.core.chain import parts
+from gcfed.core.lazy import LazyInputs, Stored, loaded
 from gcfed.core.losses import LOSSES
 from gcfed.data import DATASETS, PARTITIONS, Dataset
 from gcfed.errors import InputError
@@ -51,6 +52,7 @@ NAMED: dict[str, Registry[Any]] = {
 """Settings that name an entry of a registry.  An algorithm names several, one for each part."""
 
 SAMPLE = 2**28  # bytes of a tensor that a fingerprint looks at
+READ = 8  # inputs that it reads, where they are read when they are needed
 
 
 def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str, Any]:
@@ -107,8 +109,12 @@ def digest(identity: Mapping[str, Any]) -> str:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """A hash of the examples, or where there are many of evenly spaced ones."""
-    examples = dict(tree.leaves((dataset.train, dataset.test)))
+    """A hash of the examples, or where there are many of evenly spaced ones.
+
+    Of inputs that are read when they are needed a few count, beside the labels of all.
+    """
+    given = [part._replace(x=_in_memory(part.x)) for part in (dataset.train, dataset.test)]
+    examples = dict(tree.leaves(tuple(given)))
     shapes = [list(x.shape) for x in examples.values()]
     found = hashlib.sha256(json.dumps([shapes, dataset.num_classes]).encode())
     found.update(weights_sha256(tree.map(_sample, examples)).encode())
@@ -116,6 +122,10 @@ def fingerprint(dataset: Dataset) -> str:
         found.update(f"{name} {values.dtype}".encode())
         found.update(_bytes(values))
     return found.hexdigest()
+
+
+def _in_memory(x: Stored) -> Stored:
+    return loaded(x[:: -(-len(x) // READ)]) if isinstance(x, LazyInputs) else x
 
 
 def _sample(x: torch.Tensor) -> torch.Tensor:

@@ -114,10 +114,7 @@ class Config(BaseModel):
         values = dict(values)
         if (alpha := values.pop("alpha", None)) is not None:
             values["partition"] = _dirichlet(values.get("partition", "dirichlet"), alpha)
-        for key in ("plugins", "probes"):
-            if isinstance(values.get(key), str):
-                values[key] = [values[key]]
-        for key in ("metrics", "track"):
+        for key in ("metrics", "plugins", "probes", "track"):
             if isinstance(values.get(key), str):
                 values[key] = [
                     name.strip() for name in SEPARATOR.split(values[key]) if name.strip()

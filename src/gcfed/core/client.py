@@ -114,7 +114,8 @@ class ClientTask:
     ``compute`` is the dtype the model runs in, its own by default; weights, gradients and losses
     keep theirs.  ``keep_models`` gives out the weights that clients end with, which nobody needs
     but those who measure them.  ``own_draws`` names modules whose numbers come from global
-    generators, which are then seeded from the key; such a task cannot be mapped nor traced.
+    generators, which are then seeded from the key; such a task cannot be mapped nor traced.  A
+    model that ``draws_in_evaluation`` has the same numbers then every time.
     """
 
     algorithm: Algorithm
@@ -125,6 +126,7 @@ class ClientTask:
     compute: torch.dtype | None = None
     keep_models: bool = False
     own_draws: tuple[str, ...] = ()
+    draws_in_evaluation: bool = False
 
     def begin(self, client: Client) -> Progress:
         steps = torch.zeros_like(client.num_steps, dtype=torch.int64)
@@ -168,16 +170,18 @@ class ClientTask:
     def forward(
         self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None = None
     ) -> tuple[Output, Tree]:
-        """Run the model in the dtype it computes in."""
-        seed = key if train else self.model.evaluation_key
-        if self.own_draws and seed is not None:
-            with generators_seeded(seed):
-                return self._forward(params, x, buffers=buffers, train=train, key=key)
-        return self._forward(params, x, buffers=buffers, train=train, key=key)
+        """Run the model; what it draws comes from ``key``, or in evaluation from the model's."""
+        if not train:
+            key = self.model.evaluation_key if self.draws_in_evaluation else None
+        if self.own_draws and key is not None:
+            with generators_seeded(key):
+                return self.run(params, x, buffers=buffers, train=train, key=key)
+        return self.run(params, x, buffers=buffers, train=train, key=key)
 
-    def _forward(
+    def run(
         self, params: Tree, x: Inputs, *, buffers: Tree, train: bool, key: Tensor | None
     ) -> tuple[Output, Tree]:
+        """Run the model in the dtype it computes in."""
         if self.compute is None:
             return self.model(params, x, buffers=buffers, train=train, key=key)
         down, dtype = partial(_cast, dtype=self.compute), next(iter(params.values())).dtype

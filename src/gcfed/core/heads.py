@@ -9,6 +9,7 @@ from torch import Tensor
 from gcfed.core import tree
 from gcfed.core.model import Model
 from gcfed.core.roles import WEIGHTS
+from gcfed.core.seeding import generators_seeded
 from gcfed.core.types import Inputs
 
 
@@ -32,7 +33,8 @@ def _last_layers(model: Model, x: Inputs) -> Iterator[str]:
     params = {n: w.detach().requires_grad_() for n, w in model.params.items()}
     device = next(iter(params.values())).device
     x = tree.map(lambda v: v.to(device), x)
-    with torch.enable_grad(), model.outputs({name: name for name in _innermost(model)}) as found:
+    outputs = model.outputs({name: name for name in _innermost(model)})
+    with torch.enable_grad(), outputs as found, generators_seeded(model.evaluation_key):
         out, _ = model(params, x, buffers=model.buffers, train=False)
     ends = {_node(output): name for name, output in found.items() if output.grad_fn is not None}
     weights = {w: n for n, w in params.items() if model.roles[n].kind in (*WEIGHTS, "embedding")}

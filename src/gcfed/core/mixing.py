@@ -5,6 +5,7 @@ from torch import Tensor
 
 from gcfed.core import keys, tree
 from gcfed.core.model import Model
+from gcfed.core.seeding import generators_seeded
 from gcfed.core.types import Inputs
 
 RTOL, ATOL = 1e-4, 1e-6  # sums may be taken in another order, and no more
@@ -23,7 +24,7 @@ def note_mixing(model: Model, x: Inputs) -> Model:
 
     def first_beside(other: int) -> Tensor:
         pair = tree.map(lambda v: v[[0, other]], x)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), generators_seeded(key):
             out, _ = model(model.params, pair, buffers=model.buffers, train=True, key=key)
         return out.logits[0]
 

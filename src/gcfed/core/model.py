@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -88,7 +88,8 @@ class Model:
         self._set_head(module, declared or owned or _linears(module)[-1:])
         self.uncast = _uncast(module) & self.params.keys()
         self._shells = {mode: copy.deepcopy(module).train(mode) for mode in (True, False)}
-        self.evaluation_key = keys.key(0)  # by which it draws in evaluation mode, every time
+        device = next((w.device for w in weights.values() if not w.is_meta), None)
+        self.evaluation_key = keys.key(0).to(device)  # by which it draws when it is judged
 
     def _set_head(self, module: nn.Module, layers: Sequence[str]) -> None:
         """Note which parameters are the head's, their roles, and what reads the features."""
@@ -122,10 +123,9 @@ class Model:
             buffers = tree.map(torch.clone, buffers)  # modules write into them
             dropout = self._dropout_keys(key)
             key = None if key is None else keys.fold(key, DRAWS)
-        else:
-            key = self.evaluation_key
         shell, values = self._shells[train], {**params, **buffers, **dropout}
-        with self._watch(train) as seen, KeyedRun(key):
+        drawing = KeyedRun(key) if train or key is not None else nullcontext()
+        with self._watch(train) as seen, drawing:
             # what the module replaces is replaced in these values too
             out = output(functional_call(shell, values, *arguments(shell, x)))
         if train:

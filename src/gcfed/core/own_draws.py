@@ -4,51 +4,68 @@ They draw by functions of torch that `core.draws` does not know, by Python's ``r
 For these, global generators are seeded from the key whenever the model runs.
 """
 
-import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gcfed.core import keys
 from gcfed.core.model import Model
-from gcfed.core.seeding import generators_seeded
+from gcfed.core.seeding import drawn_since, generators_seeded, states
+
+Run = Callable[[bool, Tensor | None], object]
+"""Runs a model, in training or not, with what it draws coming from a key if there is one."""
 
 
-def own_draws(model: Model, run: Callable[[], object]) -> tuple[str, ...]:
-    """The modules that draw so while ``run`` runs the model; asked once of a model.
+class Draws(NamedTuple):
+    """How a model draws: the modules that no key can answer, and whether evaluation draws too."""
 
-    Where the run fails there are none: the first step will tell what is wrong.
+    own: tuple[str, ...]
+    in_evaluation: bool
+
+
+def draws_of(model: Model, run: Run) -> Draws:
+    """A trial of how a model draws, asked once of a model; ``run(train, key)`` runs it.
+
+    Where the run fails nothing is found: the first step will tell what is wrong.
     """
     if model not in _FOUND:
-        key = keys.key(0).to(next(iter(model.params.values())).device)
-        noting, seeded = _noting_draws(model.submodules()), generators_seeded(key)
-        with noting as found, seeded, suppress(Exception), torch.no_grad():
-            run()
-        _FOUND[model] = tuple(dict.fromkeys(found))
+        try:
+            _FOUND[model] = _tried(model, run)
+        except Exception:
+            return Draws((), False)
     return _FOUND[model]
 
 
-_FOUND: "WeakKeyDictionary[Model, tuple[str, ...]]" = WeakKeyDictionary()
+_FOUND: "WeakKeyDictionary[Model, Draws]" = WeakKeyDictionary()
+
+
+def _tried(model: Model, run: Run) -> Draws:
+    key = model.evaluation_key
+    with generators_seeded(key), torch.no_grad():
+        with _noting_draws(model.submodules()) as found:
+            run(True, key)
+            run(False, key)
+        before = states()
+        run(False, None)
+        return Draws(tuple(dict.fromkeys(found)), drawn_since(before))
 
 
 @contextmanager
 def _noting_draws(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[list[str]]:
     """Inside, a list of the modules in whose runs global generators moved, the innermost alone."""
     found: list[str] = []
-    entered: list[tuple[list[bytes], int]] = []
+    entered: list[tuple[list[Any], int]] = []
 
     def enter(*_: Any) -> None:
-        entered.append((_states(), len(found)))
+        entered.append((states(), len(found)))
 
     def leave(name: str, module: nn.Module, *_: Any) -> None:
         before, known = entered.pop()
-        if len(found) == known and before != _states():
+        if len(found) == known and drawn_since(before):
             found.append(f"{name or 'the model'} ({type(module).__name__})")
 
     with ExitStack() as hooks:
@@ -56,10 +73,3 @@ def _noting_draws(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[list[str
             hooks.callback(module.register_forward_pre_hook(enter).remove)
             hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
         yield found
-
-
-def _states() -> list[bytes]:
-    """The states of all global generators."""
-    _, numbers, place, *_ = np.random.get_state()
-    ours = [repr((random.getstate(), place)).encode(), np.asarray(numbers).tobytes()]
-    return [*(state.numpy().tobytes() for state in keys.global_states()), *ours]

@@ -1,7 +1,7 @@
 """The global generators of Python, numpy and torch, by which transforms and models draw."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Whatever happens inside, the generators are afterwards as they were."""
-    python, of_numpy, of_torch = states()
+    python, of_numpy, of_torch, *_ = states()
     try:
         yield
     finally:
@@ -42,14 +42,15 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def states() -> tuple[Any, Any, Tensor]:
-    """Where the generators are."""
-    of_numpy = np.random.get_state()
-    return random.getstate(), of_numpy, torch.default_generator.get_state()
+def states() -> list[Any]:
+    """Where the generators are: Python's, numpy's, torch's, and those of GPUs that are in use."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return [random.getstate(), np.random.get_state(), torch.default_generator.get_state(), *cuda]
 
 
-def drawn_since(before: tuple[Any, Any, Tensor]) -> bool:
+def drawn_since(before: Sequence[Any]) -> bool:
     """Whether anything was drawn from them since they were there."""
-    (python, of_numpy, of_torch), now = before, states()
-    same_numpy = all(np.array_equal(a, b) for a, b in zip(of_numpy, now[1], strict=True))
-    return not (python == now[0] and same_numpy and torch.equal(of_torch, now[2]))
+    (python, of_numpy, *of_torch), (now_python, now_numpy, *now_torch) = before, states()
+    same_numpy = all(np.array_equal(a, b) for a, b in zip(of_numpy, now_numpy, strict=True))
+    same_torch = all(map(torch.equal, of_torch, now_torch))
+    return not (python == now_python and same_numpy and same_torch)

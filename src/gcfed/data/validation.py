@@ -15,10 +15,10 @@ def split_validation(
 ) -> tuple[Dataset, Examples]:
     """The data set without ``share`` of its train examples, and those; the same share of a class.
 
-    Classes are rounded to the nearest whole example, and none is taken whole.
+    Where examples belong to clients, it is the same share of each client's.  Classes, or clients,
+    are rounded to the nearest whole example, and none is taken whole.
     """
-    labels = dataset.pool.labels
-    groups = np.zeros(dataset.pool.size, np.int64) if labels is None else labels
+    groups = _groups(dataset)
     held = np.zeros(len(groups), bool)
     for group in np.unique(groups):
         members = rng.permutation(np.flatnonzero(groups == group))
@@ -28,3 +28,11 @@ def split_validation(
     kept, out = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
     keys = {name: key[~held] for name, key in dataset.keys.items()}
     return replace(dataset, train=dataset.train.take(kept), keys=keys), dataset.train.take(out)
+
+
+def _groups(dataset: Dataset) -> np.ndarray:
+    """The group of each train example: its client's if it has one, else its class's, else all."""
+    pool = dataset.pool
+    if "client" in pool.keys:
+        return np.unique(pool.keys["client"], return_inverse=True)[1]
+    return np.zeros(pool.size, np.int64) if pool.labels is None else pool.labels

@@ -14,7 +14,7 @@ from gcfed.lock import locked
 from gcfed.results import directory
 from gcfed.results.run import Run
 from gcfed.runs.provenance import provenance
-from gcfed.runs.resume import go_on, is_done, recorded_threads
+from gcfed.runs.resume import go_on, is_done, recorded_threads, refuse_other
 from gcfed.runs.train import Observer, train, writing
 from gcfed.runs.writer import RunWriter
 
@@ -32,6 +32,9 @@ def deploy(
         raise InputError(f"deploy.minimum={terms.minimum} is more than cohort={cohort}")
     if (path / directory.SUMMARY).is_file():
         run = Run(path)
+        if directory.DEPLOYED not in run.provenance:
+            raise InputError(f"{path} holds a run of another kind: name another folder")
+        refuse_other(run, experiment)
         if is_done(run, experiment.config.rounds):
             return run.summary
         with locked([path]), recorded_threads(run), writing(path):

@@ -14,6 +14,7 @@ from gcfed.deploy.records import BadMessageError, whole_number
 LOG = logging.getLogger("gcfed")
 
 PAUSE = 0.2  # seconds between two looks for replies
+QUERY = 60.0  # seconds that a node has, at most, to say which client it is
 
 
 class Answers(NamedTuple):
@@ -29,7 +30,9 @@ class Nodes:
     def __init__(self, grid: Grid, timeout: float) -> None:
         self._grid, self._timeout = grid, timeout
         self._node_of: dict[int, int] = {}
-        self._asked: set[int] = set()
+        self._known: set[int] = set()  # nodes that said who they are
+        self._asked: dict[int, float] = {}  # nodes that were asked, and until when that counts
+        self._queries: dict[str, int] = {}  # to nodes that have not answered yet
         self.num_examples: dict[int, int] = {}
 
     def wait_for(self, clients: Iterable[int]) -> set[int]:
@@ -44,16 +47,22 @@ class Nodes:
     def find(self) -> set[int]:
         """Ask nodes that are new which client they are; all clients that are connected.
 
-        Of two nodes that say the same, the one that came last is meant: a node that was killed
-        comes back as another one.
+        A node that does not say is waited for once; its answer counts when it comes, and if none
+        comes the node is asked again.  Of two nodes that say the same, the one that came last is
+        meant: a node that was killed comes back as another one.
         """
-        there = set(self._grid.get_node_ids())
-        self._asked &= there
-        new = sorted(there - self._asked)
-        self._asked |= set(new)
-        found, failed = self._exchange({node: RecordDict() for node in new}, MessageType.QUERY)
-        for node, why in failed.items():
+        there, now = set(self._grid.get_node_ids()), time.monotonic()
+        self._known &= there
+        self._queries = {q: node for q, node in self._queries.items() if now < self._asked[node]}
+        new = sorted(there - self._known - set(self._queries.values()))
+        limit = min(QUERY, self._timeout) if set(new) - self._asked.keys() else 0.0
+        self._asked |= dict.fromkeys(new, now + self._timeout)
+        self._queries |= self._push({node: RecordDict() for node in new}, MessageType.QUERY)
+        found, failed = self._pull(self._queries, limit)
+        for node in sorted({*new, *failed} - found.keys()):
+            why = failed.get(node, "it has not answered yet")
             LOG.warning("node %s does not say which client it is: %s", node, why)
+        self._known |= found.keys()
         for node, content in found.items():
             with suppress(BadMessageError):
                 client = whole_number(content, "who", "client")
@@ -66,9 +75,8 @@ class Nodes:
         """Have clients train; what each of them replies in time."""
         there = self.find()
         node_of = {client: self._node_of[client] for client in contents if client in there}
-        found, failed = self._exchange(
-            {node: contents[client] for client, node in node_of.items()}, MessageType.TRAIN
-        )
+        sent = {node: contents[client] for client, node in node_of.items()}
+        found, failed = self._pull(self._push(sent, MessageType.TRAIN), self._timeout)
         replies = {client: found[node] for client, node in node_of.items() if node in found}
         missing = {client: "it is not connected" for client in contents if client not in there}
         for client, node in node_of.items():
@@ -77,24 +85,31 @@ class Nodes:
                 missing[client] = failed.get(node, late)
         return Answers(replies, missing)
 
-    def _exchange(
-        self, contents: Mapping[int, RecordDict], kind: str
-    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """Send messages, and wait for the replies; what came back, and what failed, by node."""
+    def _push(self, contents: Mapping[int, RecordDict], kind: str) -> dict[str, int]:
+        """Send messages to nodes; the nodes by the number of their message."""
         messages = [
             Message(content, node, kind, ttl=self._timeout) for node, content in contents.items()
         ]
         pushed = self._grid.push_messages(messages) if messages else []
-        waiting = {number: node for number, node in zip(pushed, contents, strict=True) if number}
+        return {number: node for number, node in zip(pushed, contents, strict=True) if number}
+
+    def _pull(
+        self, waiting: dict[str, int], limit: float
+    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+        """Wait for replies, some seconds at most; what came back, and what failed, by node.
+
+        What came back is waited for no more.
+        """
         found, failed = dict[int, RecordDict](), dict[int, str]()
-        end = time.monotonic() + self._timeout
-        while waiting and time.monotonic() < end:
+        end = time.monotonic() + limit
+        while waiting:
             for reply in self._grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id)
                 if reply.has_error():
                     failed[node] = f"it failed: {reply.error.reason}"
                 else:
                     found[node] = reply.content
-            if waiting:
-                time.sleep(PAUSE)
+            if not waiting or time.monotonic() >= end:
+                break
+            time.sleep(PAUSE)
         return found, failed

@@ -53,7 +53,7 @@ serverapp = "app:server"
 # The run directory; seconds that a node has to answer; answers that a round needs, and how often
 # it is tried before the run fails.
 [tool.flwr.app.config.deploy]
-out = "{out}"
+out = {out}
 timeout = 600.0
 minimum = 1
 tries = 3
@@ -66,10 +66,9 @@ def write_app(folder: Path, settings: Mapping[str, Any], out: Path) -> None:
     create_folder(folder)
     name = re.sub("[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "federation"
     lines = "".join(f"{key} = {_plain(key, value)}\n" for key, value in settings.items())
-    write_text(
-        folder / "pyproject.toml",
-        PYPROJECT.format(name=name, settings=lines, out=out.expanduser().absolute()),
-    )
+    where = toml_value(str(out.expanduser().absolute()))
+    pyproject = PYPROJECT.format(name=name, settings=lines, out=where)
+    write_text(folder / "pyproject.toml", pyproject)
     write_text(folder / "app.py", APP)
 
 

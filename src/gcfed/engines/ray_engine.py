@@ -9,6 +9,7 @@ import torch
 from gcfed.core import tree
 from gcfed.core.batches import BatchPlan
 from gcfed.core.client import RECEIVED, Job, Trained
+from gcfed.core.lazy import LazyInputs
 from gcfed.core.precision import TorchSettings
 from gcfed.engines.block_trainer import RayBrief
 from gcfed.engines.choice import ENGINES
@@ -81,6 +82,11 @@ class RayProgram:
     def __init__(self, jobs: Sequence[Job], num_workers: int, engine: str) -> None:
         self._tasks = [job.task for job in jobs]
         self._data = [job.batches.data for job in jobs]
+        if any(isinstance(data.examples.x, LazyInputs) for data in self._data):
+            raise InputError(
+                "the ray engine takes examples that are in memory; those of Lazy are read by the "
+                "engines workers, sequential and vectorized"
+            )
         device = _device(jobs[0])
         brief = RayBrief(self._tasks, engine, device, TorchSettings.current())
         self._session = RaySession(num_cpus=num_workers)

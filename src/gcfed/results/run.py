@@ -158,10 +158,10 @@ class Run:
     def predict(self, x: Any) -> Tensor:
         """The class of each of these raw examples; images are bytes to 255 or floats to 1.
 
-        Where there are no classes, it is what the model says of them.
+        Where an example has no class, or one for each of its tokens, it is what the model says.
         """
         found = self.logits(x)
-        return found.argmax(1) if self._saved.about["num_classes"] else found
+        return found.argmax(1) if self._saved.about["num_classes"] and found.ndim == 2 else found
 
     @cached_property
     def _saved(self) -> SavedModel:

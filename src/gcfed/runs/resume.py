@@ -77,20 +77,20 @@ def rebuild(runs: Sequence[Run], rounds: int | None = None) -> list[Experiment]:
     changes = {} if rounds is None else {"rounds": rounds}
     experiments = build_together([run.config.model_copy(update=changes) for run in runs])
     for run, experiment in zip(runs, experiments, strict=True):
-        _refuse_other(run, experiment)
+        refuse_other(run, experiment)
     return experiments
 
 
 def go_on(run: Run, experiment: Experiment) -> RunWriter:
     """A writer that stands at the last checkpoint of a recorded run, which is to go on."""
-    _refuse_other(run, experiment)
+    refuse_other(run, experiment)
     writer = RunWriter(experiment, run.path)
     _go_to_checkpoint([run], [writer])
     _describe(run, writer)
     return writer
 
 
-def _refuse_other(run: Run, experiment: Experiment) -> None:
+def refuse_other(run: Run, experiment: Experiment) -> None:
     """Refuse to go on with a run if what it is made of has changed."""
     if not run.identity:
         raise InputError(

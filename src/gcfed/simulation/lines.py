@@ -83,11 +83,13 @@ def begin_records(
     beside = ThreadPoolExecutor(1)
     with side.entered():
         weights = [side.fetch({**r.server.params, **r.server.buffers}) for r in results]
-        hashes = [beside.submit(_sha256, each) for each in weights]
         # their index is copied from the host, which would wait for the scores if those came first
         losses = {i: loss for i, r in enumerate(results) if (loss := _train_loss(r)) is not None}
         finish_scores = _begin_scores(setups, results, tests, side) if due else None
         fetched = side.fetch(losses)  # the last of all
+    # a process with a second thread cannot be forked, as readers of examples are when models are
+    # judged
+    hashes = [beside.submit(_sha256, each) for each in weights]
 
     def finish() -> list[Record]:
         found = fetched.wait()

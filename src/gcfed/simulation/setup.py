@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm, Need
 from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.chain import acting_at, parts
@@ -17,7 +17,7 @@ from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.losses import Loss, cross_entropy
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
-from gcfed.core.own_draws import own_draws
+from gcfed.core.own_draws import Draws, draws_of
 from gcfed.core.precision import Precision, arithmetic, resolve
 from gcfed.core.schedule import Schedule, check_choice
 from gcfed.core.server import BufferPolicy, ServerTask
@@ -142,19 +142,23 @@ class Setup:
         batch_size = self.schedule.batch_size
         return choose(self.engine, self.model, batch_size, self.precision, self.own_draws)
 
-    @cached_property
+    @property
     def own_draws(self) -> tuple[str, ...]:
-        """The modules whose random numbers no key can say, as a trial run of the model shows."""
-        task, two = self._task(()), BatchPlan.of([torch.zeros(2, dtype=torch.int64)])
-        key = keys.key(0).to(self.device)
+        """The modules whose random numbers no key can say."""
+        return self._draws.own
 
-        def run() -> None:
+    @cached_property
+    def _draws(self) -> Draws:
+        """How the model draws, as a trial shows."""
+        two = BatchPlan.of([torch.zeros(2, dtype=torch.int64)])
+        task, model = self._task(Draws((), False)), self.model
+
+        def run(train: bool, key: Tensor | None) -> None:
             x = next(Batches(self.data.handle, [two]).of(0)).x
-            x = self.transform(x, key) if self.transform else x
-            for train in (True, False):
-                task.forward(self.model.params, x, buffers=self.model.buffers, train=train, key=key)
+            x = self.transform(x, model.evaluation_key) if self.transform else x
+            task.run(model.params, x, buffers=model.buffers, train=train, key=key)
 
-        return own_draws(self.model, run)
+        return draws_of(model, run)
 
     @property
     def device(self) -> torch.device:
@@ -179,9 +183,9 @@ class Setup:
     @cached_property
     def client_task(self) -> ClientTask:
         """What every client does."""
-        return self._task(self.own_draws)
+        return self._task(self._draws)
 
-    def _task(self, own_draws: tuple[str, ...]) -> ClientTask:
+    def _task(self, draws: Draws) -> ClientTask:
         return ClientTask(
             self.algorithm,
             self.model,
@@ -190,7 +194,8 @@ class Setup:
             transform=self.transform,
             compute=torch.bfloat16 if self.precision == "bf16" else None,
             keep_models="models" in self.keep,
-            own_draws=own_draws,
+            own_draws=draws.own,
+            draws_in_evaluation=draws.in_evaluation,
         )
 
     @cached_property

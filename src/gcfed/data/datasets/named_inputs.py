@@ -89,12 +89,13 @@ def from_columns(
 def same_width(parts: Sequence[Collected]) -> list[Collected]:
     """The same texts, the shorter ones padded, so that all parts are as wide as the widest.
 
-    A part whose texts needed no mask gets one, if another has one.
+    A part whose texts needed no mask gets one, if another has one or is wider.
     """
     if not any(isinstance(part.x, dict) for part in parts):
         return list(parts)
     inputs = list(map(_by_name, parts))
-    if any(MASK in x for x in inputs):
+    widths = {x[TEXT[0]].shape[1:] for x in inputs if TEXT[0] in x}
+    if len(widths) > 1 or any(MASK in x for x in inputs):
         inputs = [
             {**x, MASK: np.ones_like(x[TEXT[0]])} if MASK not in x and TEXT[0] in x else x
             for x in inputs
@@ -141,7 +142,7 @@ def _padded(values: Sequence[Any], fill: int, where: str, *, words: bool = False
         if words:
             return array
         raise InputError(f"{where}: inputs are words; turn them into numbers first")
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
+    return array if array.dtype.kind == "f" else array.astype(np.int64, copy=False)
 
 
 def _widened(parts: Sequence[np.ndarray], fill: int) -> list[np.ndarray]:
