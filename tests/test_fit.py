@@ -119,6 +119,20 @@ def test_data_in_other_forms(module, train, test):
     assert divided.experiment.setup.data.parts.sizes.tolist() == [25] * 6
 
 
+def test_numbers_are_divided_by_chance_and_columns_are_named():
+    pandas = pytest.importorskip("pandas")
+    x = torch.randn(40, 3)
+    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "price": x.sum(1)})
+    few = {"rounds": 1, "clients": 4, "cohort": 2, "progress": False, "batch_size": 8}
+    history = fit(nn.Linear(3, 1), frame, columns=(None, "price"), **few)
+    assert history.experiment.config.partition == "iid"
+    assert fit(nn.Linear(3, 1), (x, x.sum(1)), **few).experiment.config.partition == "iid"
+    with pytest.raises(InputError, match="by class"):
+        fit(nn.Linear(3, 1), (x, x.sum(1)), alpha=0.5, **few)
+    with pytest.raises(InputError, match="unknown number of a round: 'clients'"):
+        history.plot("clients")
+
+
 def test_a_test_set_beside_a_dataset_takes_the_place_of_its_own(module, train, test):
     dataset = dataset_from(train)
     other = (test[0][:7], test[1][:7])

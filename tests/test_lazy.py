@@ -10,11 +10,25 @@ import pytest
 import torch
 from leftovers import children
 from torch import nn
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset, TensorDataset
 from vision import vision
 
-from gcfed import FederatedData, InputError, Sequential, Vectorized, Workers, fit, simulate
+from gcfed import (
+    DATASETS,
+    Config,
+    FederatedData,
+    InputError,
+    Sequential,
+    Vectorized,
+    Workers,
+    fit,
+    load_run,
+    resume,
+    run,
+    simulate,
+)
 from gcfed.algorithms import FedAvg
+from gcfed.config.identity import fingerprint
 from gcfed.core.batches import Batches
 from gcfed.core.lazy import LazyInputs, loaded
 from gcfed.data import Lazy, dataset_from
@@ -209,6 +223,43 @@ def test_two_fits_are_the_same_and_leave_no_process(module):
     assert one.records == other.records and children() == before
     said = "train and test examples are read anew for every batch (their transforms are random)"
     assert said in plan(one.experiment)
+
+
+class Locked(Dataset):
+    """Cannot be pickled."""
+
+    def __init__(self):
+        self.lock, self.targets = threading.Lock(), torch.arange(40) % 2
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        with self.lock:
+            return torch.full((4,), float(i)), int(self.targets[i])
+
+
+def test_what_cannot_be_pickled_is_read_by_forked_processes():
+    few = {"rounds": 1, "clients": 4, "cohort": 2, "progress": False, "partition": "iid"}
+    few |= {"batch_size": 8}
+    lazy = Lazy(Locked(), processes=2)
+    fit(nn.Linear(4, 2), lazy, lazy, engine="sequential", algorithm="fedavg", **few)
+
+
+def test_a_run_directory_of_lazy_data(tmp_path, registries):
+    def made(seed):
+        x = torch.randn(60, 3, generator=torch.Generator().manual_seed(seed))
+        return dataset_from(Lazy(TensorDataset(x, torch.arange(60) % 3), processes=0))
+
+    DATASETS.register("lazily")(lambda root, seed=0: made(seed))
+    config = {"model": "mlp(hidden=(4,))", "rounds": 3, "clients": 4, "cohort": 2}
+    config |= {"partition": "iid", "engine": "sequential", "batch_size": 10}
+    run(Config(dataset="lazily", **config), tmp_path / "whole")
+    run(Config(dataset="lazily", **{**config, "rounds": 1}), tmp_path / "part")
+    resume(tmp_path / "part", rounds=3)
+    whole, part = (load_run(tmp_path / name) for name in ("whole", "part"))
+    assert whole.records == part.records
+    assert fingerprint(made(0)) == fingerprint(made(0)) != fingerprint(made(1))
 
 
 def test_labels_are_the_targets_of_a_dataset_and_only_a_few_examples_are_read():

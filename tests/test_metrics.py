@@ -104,6 +104,13 @@ def test_macro_f1_is_the_mean_over_classes():
     assert value(named("macro_f1"), outputs, labels) == pytest.approx((0.5 + 1) / 2)
 
 
+def test_macro_f1_leaves_out_labels_of_minus_100():
+    logits, labels = torch.tensor([[3.0, -3.0], [3.0, 3.0]]), torch.tensor([[1, 0], [-100, 1]])
+    f1 = named("macro_f1")
+    columns = f1.columns(logits, labels, None)
+    assert f1.result(torch.stack([column.mean() for column in columns])) == 1.0
+
+
 def test_mae_is_the_mean_absolute_error():
     y = torch.tensor([1.0, 2.0, 4.0])
     assert value(named("mae"), y[:, None] + torch.tensor([[1.0], [-2.0], [0.0]]), y) == 1

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from gcfed import Algorithm, Workers
+from gcfed import Algorithm, Model, Workers, simulate
 from gcfed.core import keys
-from gcfed.core.own_draws import generators_seeded
+from gcfed.core.own_draws import Draws, draws_of
+from gcfed.core.seeding import generators_seeded
 from gcfed.engines import choose
 from gcfed.errors import InputError
 from gcfed.simulation.evaluation import predict
@@ -70,6 +71,26 @@ def test_a_model_is_judged_twice_the_same_though_it_draws(draw, make_setup):
             scores.append(predict(setup, start(setup)[0], x).logits)
         draw()
     assert torch.equal(*scores)
+
+
+def test_a_generator_of_its_own_is_warned_of(make_setup):
+    own = np.random.default_rng(0)
+    for always in (Noise, AlwaysNoise):
+        module = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), always(own.random))
+        setup = make_setup(Algorithm(), module=module, engine="sequential", rounds=1)
+        with pytest.warns(UserWarning, match="cannot be repeated nor resumed"):
+            next(simulate(setup))
+
+
+def test_what_a_failed_trial_found_is_not_remembered():
+    model = Model(nn.Linear(2, 2))
+
+    def fails(train, key):
+        raise ValueError
+
+    assert draws_of(model, fails) == Draws()
+    found = draws_of(model, lambda train, key: torch.rand(2))
+    assert found.in_evaluation and found.repeats
 
 
 def test_processes_draw_what_the_loop_draws(run, close):

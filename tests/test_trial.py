@@ -1,5 +1,6 @@
 """What is tried before the first round, so that a mistake is one sentence and no traceback."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -168,3 +169,31 @@ def test_a_loss_that_stretches_labels_over_outputs_is_refused(data):
     x = data[0]
     with pytest.raises(InputError, match="were broadcast against each other"):
         fit(nn.Linear(6, 1), (x, x.sum(1)), loss=lambda out, y: (out - y).square(), **SETTINGS)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "top5"])
+@pytest.mark.parametrize("num_labels", [2, 3, 5])
+def test_labels_that_are_no_class_are_not_judged_as_one(metric, num_labels):
+    x, y = torch.randn(40, 6), (torch.rand(40, num_labels) > 0.5).float()
+    with pytest.raises(InputError, match=f"metric {metric} .*where one class for the logits"):
+        fit(nn.Linear(6, num_labels), (x, y), loss="bce", metrics=[metric], **SETTINGS)
+
+
+@pytest.mark.parametrize("labels", [lambda y: y * 7, lambda y: y - 1])
+def test_bce_refuses_labels_that_are_not_between_0_and_1(labels):
+    x, y = torch.randn(40, 6), (torch.rand(40, 2) > 0.5).float()
+    with pytest.raises(InputError, match="bce reads labels from 0 to 1"):
+        fit(nn.Linear(6, 2), (x, labels(y)), loss="bce", **SETTINGS)
+
+
+def test_a_loss_that_draws_by_numpy_is_refused(data):
+    def noisy(logits, y):
+        return nn.functional.cross_entropy(logits, y, reduction="none") * (1 + np.random.rand())
+
+    with pytest.raises(InputError, match="drew from a global generator"):
+        fit(nn.Linear(6, 3), data, loss=noisy, **SETTINGS)
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_refused(data):
+    with pytest.raises(InputError, match="of memory"):
+        fit(nn.Linear(6, 3), data, **{**SETTINGS, "batch_size": 10**10})

@@ -230,10 +230,15 @@ def _names(config: Config, given: Given) -> dict[str, str]:
 
 
 def partition_text(config: Config, dataset: Dataset) -> str:
-    """Who holds which examples: as the config says, or else as the data came divided."""
-    if "partition" not in config.model_fields_set and "client" in dataset.keys:
+    """Who holds which examples: as the config says, or else as the data came divided.
+
+    Examples without a class are then divided by chance.
+    """
+    if "partition" in config.model_fields_set:
+        return config.partition
+    if "client" in dataset.keys:
         return "by(key='client')"
-    return config.partition
+    return config.partition if dataset.has_classes else "iid"
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from torch import Tensor
 from gcfed.core import keys, tree
 from gcfed.core.batches import Fill
 from gcfed.core.heads import trace_head
+from gcfed.core.ignored import IGNORED
 from gcfed.core.lazy import LazyInputs, loaded
-from gcfed.core.losses import is_cross_entropy
+from gcfed.core.losses import Loss, bce, is_cross_entropy
 from gcfed.core.metrics import AnyMetric, Metric, PerExample
 from gcfed.core.mixing import note_mixing
 from gcfed.core.model import Model
@@ -43,6 +44,7 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
         raise InputError(f"the model gives {given} logits, and there are {needed} classes")
+    _check_labels(setup.loss, dataset)
     _try_function("loss", setup.loss, logits, y)
     _try_training(setup, server, dataset.train)
     for name, metric in metrics.items():
@@ -53,6 +55,17 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
         except Exception as error:
             said = f"metric {name} cannot judge outputs of shape {list(logits.shape[1:])}"
             raise InputError(f"{said}: {_first_line(error)}") from error
+
+
+def _check_labels(loss: Loss, dataset: Dataset) -> None:
+    """Refuse labels that binary cross-entropy does not know, which it takes without a word."""
+    if getattr(loss, "func", loss) is not bce:
+        return
+    for y in (dataset.train.y, dataset.test.y):
+        counted = y if y.is_floating_point() else y[y != IGNORED]
+        if len(counted) and not 0 <= counted.min() <= counted.max() <= 1:
+            found = f"{counted.min().item():g} to {counted.max().item():g}"
+            raise InputError(f"the loss bce reads labels from 0 to 1, and these are from {found}")
 
 
 def known(model: Model, dataset: Dataset, fill: Fill) -> Model:
@@ -145,6 +158,8 @@ def _shapes(x: Inputs) -> str:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, InputError):
+        return str(error)
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 

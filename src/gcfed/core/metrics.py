@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcfed.core.ignored import example_means
+from gcfed.core.ignored import IGNORED, example_means
 from gcfed.core.losses import as_labels, per_example
 from gcfed.errors import InputError
 from gcfed.registry import Registry
@@ -227,21 +227,31 @@ def _as_metric(metric: AnyMetric | PerExample | Updated) -> AnyMetric:
 
 
 def _is_correct(logits: Tensor, y: Tensor) -> Tensor:
+    _check_classes(logits, y)
     return logits.argmax(1) == y
 
 
 def _is_among_five(logits: Tensor, y: Tensor) -> Tensor:
+    _check_classes(logits, y)
     return (logits.topk(min(5, logits.shape[1]), 1).indices == y[:, None]).any(1)
+
+
+def _check_classes(logits: Tensor, y: Tensor) -> None:
+    """Refuse labels that are not a class for each place that has logits."""
+    if logits.ndim < 2 or y.shape != (len(logits), *logits.shape[2:]):
+        raise InputError(
+            f"an example has logits of shape {list(logits.shape[1:])} and labels of shape "
+            f"{list(y.shape[1:])}, where one class for the logits of each belongs"
+        )
 
 
 def _hits_and_misses(logits: Tensor, y: Tensor) -> Tensor:
     """Right, wrongly predicted and missed: a column of each for every class or label."""
     if logits.numel() == y.numel():
-        predicted, actual = (
-            (as_labels(logits, y) > 0).reshape(len(y), -1),
-            y.reshape(len(y), -1) > 0,
-        )
+        predicted, labels = (x.reshape(len(y), -1) for x in (as_labels(logits, y) > 0, y))
+        predicted, actual = predicted & (labels != IGNORED), labels > 0
     else:
+        _check_classes(logits, y)
         num_classes = logits.shape[1]
         predicted, actual = (F.one_hot(c, num_classes) > 0 for c in (logits.argmax(1), y))
     return torch.cat([predicted & actual, predicted & ~actual, ~predicted & actual], 1)

@@ -16,15 +16,21 @@ from torch import Tensor, nn
 from gcfed.core.model import Model
 from gcfed.core.seeding import drawn_since, generators_seeded, states
 
-Run = Callable[[bool, Tensor | None], object]
-"""Runs a model, in training or not, with what it draws coming from a key if there is one."""
+Run = Callable[[bool, Tensor | None], Tensor]
+"""The logits of a model, in training or not; what it draws comes from a key if there is one."""
+
+RTOL, ATOL = 1e-3, 1e-5  # a GPU may take sums in another order
 
 
 class Draws(NamedTuple):
-    """How a model draws: the modules that no key can answer, and whether evaluation draws too."""
+    """How a model draws: the modules that no key can answer, and whether evaluation draws too.
 
-    own: tuple[str, ...]
-    in_evaluation: bool
+    A model that does not repeat itself draws in a way that nobody can seed, or changes itself.
+    """
+
+    own: tuple[str, ...] = ()
+    in_evaluation: bool = False
+    repeats: bool = True
 
 
 def draws_of(model: Model, run: Run) -> Draws:
@@ -36,7 +42,7 @@ def draws_of(model: Model, run: Run) -> Draws:
         try:
             _FOUND[model] = _tried(model, run)
         except Exception:
-            return Draws((), False)
+            return Draws()
     return _FOUND[model]
 
 
@@ -45,13 +51,20 @@ _FOUND: "WeakKeyDictionary[Model, Draws]" = WeakKeyDictionary()
 
 def _tried(model: Model, run: Run) -> Draws:
     key = model.evaluation_key
-    with generators_seeded(key), torch.no_grad():
+
+    def both() -> list[Tensor]:
+        with generators_seeded(key):
+            return [run(train, key) for train in (True, False)]
+
+    with torch.no_grad():
         with _noting_draws(model.submodules()) as found:
-            run(True, key)
-            run(False, key)
-        before = states()
-        run(False, None)
-        return Draws(tuple(dict.fromkeys(found)), drawn_since(before))
+            first = both()
+        alike = partial(torch.allclose, rtol=RTOL, atol=ATOL, equal_nan=True)
+        repeats = all(map(alike, first, both()))
+        with generators_seeded(key):
+            before = states()
+            run(False, None)
+            return Draws(tuple(dict.fromkeys(found)), drawn_since(before), repeats)
 
 
 @contextmanager

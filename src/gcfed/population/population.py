@@ -1,5 +1,6 @@
 """The clients of a run: what each holds, who is there, who is drawn and what goes wrong."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from gcfed.capacity import check_fits
-from gcfed.core import keys
+from gcfed.core import keys, tree
 from gcfed.core.batches import BatchPlan, plan, plan_size
 from gcfed.core.schedule import Schedule
 from gcfed.data.federated import FederatedData
@@ -53,6 +54,9 @@ class Population:
         """Refuse more steps, or larger batches, than the memory has room to plan."""
         s, most = self.schedule, self.data.parts.largest
         size = plan_size(most, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill)
+        width = s.batch_size if s.fill == "repeat" else min(s.batch_size, most)
+        for _, x in tree.leaves(self.data.x):
+            size += width * math.prod(x.shape[1:]) * x.dtype.itemsize
         often = f"epochs={s.epochs}" if s.steps is None else f"steps={s.steps}"
         what = f"a round of {often}, batch_size={s.batch_size} and {most} examples of a client"
         check_fits(what, size)

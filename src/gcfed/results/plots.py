@@ -136,6 +136,11 @@ def _figure(
     return figure
 
 
+def _is_drawn(value: Any) -> bool:
+    """Whether a curve can go through it, or has a gap there."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
 def _by_layer(panels: Panels, name: str) -> Panels:
     """A panel for each layer that a number was measured of; the same panels if it has no layers."""
     lines = {
@@ -143,7 +148,8 @@ def _by_layer(panels: Panels, name: str) -> Panels:
         for task, groups in panels.items()
         for label, runs in groups.items()
     }
-    keys = dict.fromkeys(key for runs in lines.values() for run in runs for li in run for key in li)
+    every = (line for runs in lines.values() for run in runs for line in run)
+    keys = dict.fromkeys(key for line in every for key, value in line.items() if _is_drawn(value))
     layers = {key: key.removeprefix(f"{name}.") for key in keys if key.startswith(f"{name}.")}
     if keys and name not in keys and not layers:
         raise unknown("number of a round", name, keys)

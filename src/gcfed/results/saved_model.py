@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from gcfed.config.materials import Shape, load_weights, make_module, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
-from gcfed.core import tree
+from gcfed.core import keys, tree
 from gcfed.core.calling import called
+from gcfed.core.seeding import generators_seeded
 from gcfed.core.types import Inputs, Transform
 from gcfed.data.augmentation import ImageTransform
 from gcfed.errors import InputError
@@ -51,7 +52,8 @@ class SavedModel:
         if isinstance(whole, Tensor):
             self._warn_of_scale(whole)
         try:
-            with torch.no_grad():
+            # one that draws in evaluation mode draws the same every time
+            with torch.no_grad(), generators_seeded(keys.key(0)):
                 return torch.cat([called(module, self._read(part)).logits for part in parts])
         except (RuntimeError, ValueError, IndexError) as error:
             took, wanted = tree.map(lambda v: list(v.shape), whole), _with_n(self.about["shape"])

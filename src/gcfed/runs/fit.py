@@ -14,7 +14,7 @@ from gcfed.core.algorithm import Algorithm
 from gcfed.core.losses import Loss
 from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
-from gcfed.data.datasets.user import dataset_from, with_test
+from gcfed.data.datasets.user import InputsAndLabels, dataset_from, with_test
 from gcfed.display import html_table
 from gcfed.errors import InputError, unknown
 from gcfed.progress import progress as shown, say
@@ -88,6 +88,7 @@ def fit(
     algorithm: Algorithm | str | None = None,
     loss: Loss | str | None = None,
     metrics: Metrics | Sequence[str] | None = None,
+    columns: InputsAndLabels | None = None,
     on_round: Callable[[Record], None] | None = None,
     progress: bool = True,
     **settings: Any,
@@ -96,7 +97,7 @@ def fit(
 
     ``train`` is a `Dataset`, or as ``test`` whatever `dataset_from` understands: a pair of tensors,
     a map-style dataset of (image, label), a list of them, one a client.  ``test`` takes the place
-    of the test examples that a `Dataset` has.
+    of the test examples that a `Dataset` has.  ``columns`` of a table are those of `dataset_from`.
 
     ``algorithm`` is a text or an `Algorithm`.  By default it is GC-Fed, or FedAvg for a model that
     trains nothing before its head and for labels that are no classes.  ``loss`` is a text, a loss
@@ -114,7 +115,7 @@ def fit(
     if isinstance(train, Dataset):
         dataset = with_test(train, test)
     else:
-        dataset = dataset_from(train, test, dtype=dtype)
+        dataset = dataset_from(train, test, columns=columns, dtype=dtype)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm

@@ -97,6 +97,14 @@ def _tell_of_own_draws(setup: Setup) -> None:
             "clients, which is slower",
             stacklevel=3,
         )
+    if not setup.draws.repeats:
+        warnings.warn(
+            "the model gives other outputs when it is run again with the same random numbers: it "
+            "draws from a generator of its own, or changes itself, so this run cannot be repeated "
+            "nor resumed to the same bits; have it draw by torch, numpy.random or random, without "
+            "a generator",
+            stacklevel=3,
+        )
 
 
 def _engine_of(setup: Setup) -> object:

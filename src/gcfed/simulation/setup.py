@@ -145,18 +145,19 @@ class Setup:
     @property
     def own_draws(self) -> tuple[str, ...]:
         """The modules whose random numbers no key can say."""
-        return self._draws.own
+        return self.draws.own
 
     @cached_property
-    def _draws(self) -> Draws:
+    def draws(self) -> Draws:
         """How the model draws, as a trial shows."""
         two = BatchPlan.of([torch.zeros(2, dtype=torch.int64)])
-        task, model = self._task(Draws((), False)), self.model
+        task, model = self._task(Draws()), self.model
 
-        def run(train: bool, key: Tensor | None) -> None:
+        def run(train: bool, key: Tensor | None) -> Tensor:
             x = next(Batches(self.data.handle, [two]).of(0)).x
             x = self.transform(x, model.evaluation_key) if self.transform else x
-            task.run(model.params, x, buffers=model.buffers, train=train, key=key)
+            out, _ = task.run(model.params, x, buffers=model.buffers, train=train, key=key)
+            return out.logits
 
         return draws_of(model, run)
 
@@ -183,7 +184,7 @@ class Setup:
     @cached_property
     def client_task(self) -> ClientTask:
         """What every client does."""
-        return self._task(self._draws)
+        return self._task(self.draws)
 
     def _task(self, draws: Draws) -> ClientTask:
         return ClientTask(

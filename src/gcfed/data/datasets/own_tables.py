@@ -87,6 +87,8 @@ def plain(value: Any, where: str) -> Any:
 
 def _features(frame: Any, names: Sequence[Any], where: str) -> np.ndarray:
     """Columns beside each other, as floats: what a table holds are features."""
+    if len(frame) == 0:
+        raise InputError(f"{where}: the table has no rows")
     columns = {name: as_array(_column(frame[name]), f"{where} column {name}") for name in names}
     for name, values in columns.items():
         if values.dtype.kind == "U":

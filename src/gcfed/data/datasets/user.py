@@ -32,6 +32,10 @@ MOST_CLASSES = 1_000_000
 """More are taken for a mistake, such as an identifier in the place of a label."""
 
 
+InputsAndLabels = tuple[str | tuple[str, ...] | None, str]
+"""The columns of a table: one or several of inputs, or all others, and that of the labels."""
+
+
 def dataset_from(
     train: Any,
     test: Any = None,
@@ -39,7 +43,7 @@ def dataset_from(
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
     transform: Transform | None = None,
-    columns: tuple[str | tuple[str, ...] | None, str] | None = None,
+    columns: InputsAndLabels | None = None,
     client: str | None = None,
     dtype: torch.dtype = torch.float32,
     test_fraction: float = 0.2,
