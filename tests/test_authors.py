@@ -128,7 +128,17 @@ class LookAhead(Reference):
 
     def server(self, deltas):
         self.m = [0.85 * m + d for m, d in zip(self.m, mean(deltas), strict=True)]
-        self.w = [w + m for w, m in zip(self.w, self.m, strict=True)]
+        self.w = [w + step for w, step in zip(self.w, self.step(deltas), strict=True)]
+
+    def step(self, deltas):
+        return self.m
+
+
+class LookAheadAlone(LookAhead):
+    """In the first release of their code."""
+
+    def step(self, deltas):
+        return mean(deltas)
 
 
 class AuthorsGC(Centralized):
@@ -181,6 +191,12 @@ def test_as_the_authors_ran_it(method, steep, run, make_setup, close):
     close(run(algorithm, module=steep, **CHANGES).server.params, reference.train())
     if method == "FedDyn":
         assert reference.num_clipped > 0
+
+
+def test_fedacg_as_their_first_release_had_it(steep, run, make_setup, close):
+    algorithm = parse("fedacg(beta=0.002, step='mean')")
+    reference = LookAheadAlone(steep, make_setup(algorithm, module=steep, **CHANGES))
+    close(run(algorithm, module=steep, **CHANGES).server.params, reference.train())
 
 
 @pytest.mark.parametrize("method", ["FedProx", "FedLC", "FedNTD", "FedDecorr", "FedSOL"])

@@ -47,7 +47,7 @@ def test_run_writes_a_directory_and_says_where(gcfed, tmp_path):
     assert "finished" in answer.out
     assert "mine" in answer.out
     assert answer.err.splitlines()[0].startswith("mlp(hidden=(8,)) of 610 parameters, trained by f")
-    assert "\nengine: sequential on cpu (as asked)\nfedavg: round 1 of 2  accuracy" in answer.err
+    assert "\nengine: sequential on cpu (as set)\nfedavg: round 1 of 2  accuracy" in answer.err
 
 
 def test_run_takes_the_folder_of_data(gcfed, tmp_path):
@@ -429,7 +429,7 @@ def test_show(gcfed, tmp_path):
     shown = gcfed("show", "runs/a")
     last = lines(tmp_path / "runs" / "a")[-1]
     assert shown.code == 0
-    for text in ("fedprox(mu=0.25)", "finished", "2 of 2", f"{last['test_loss']:.4f}", "as asked"):
+    for text in ("fedprox(mu=0.25)", "finished", "2 of 2", f"{last['test_loss']:.4f}", "as set"):
         assert text in shown.out
     several = gcfed("show", "runs").out.splitlines()
     assert [line.split()[-1] for line in several[1:4]] == ["a", "b/seed-0", "b/seed-1"]

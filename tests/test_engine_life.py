@@ -201,7 +201,7 @@ def test_engines_of_ones_own(make_setup, close):
     mine = Mine()
     for engine, name in ((mine, "mine"), (function, "own")):
         setup = make_setup(GCFed(), engine=engine)
-        assert (setup.chosen.name, setup.chosen.reason) == (name, "as asked")
+        assert (setup.chosen.name, setup.chosen.reason) == (name, "as set")
         *_, found = simulate(setup)
         close(found.server, expected.server, 0)
     assert closed == [mine]

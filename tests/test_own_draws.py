@@ -10,7 +10,7 @@ from torch import nn
 
 from gcfed import Algorithm, Model, Workers, simulate
 from gcfed.core import keys
-from gcfed.core.own_draws import Draws, draws_of
+from gcfed.core.own_draws import ModelDraws, draws_of
 from gcfed.core.seeding import generators_seeded
 from gcfed.engines import choose
 from gcfed.errors import InputError
@@ -88,7 +88,7 @@ def test_what_a_failed_trial_found_is_not_remembered():
     def fails(train, key):
         raise ValueError
 
-    assert draws_of(model, fails) == Draws()
+    assert draws_of(model, fails) == ModelDraws()
     found = draws_of(model, lambda train, key: torch.rand(2))
     assert found.in_evaluation and found.repeats
 

@@ -271,7 +271,7 @@ def test_summary_and_provenance(tmp_path):
     made = load_run(tmp_path / "a").provenance
     assert made["torch"] == torch.__version__
     assert made["device"] == "cpu"
-    assert (made["engine"], made["engine_reason"]) == ("sequential", "as asked")
+    assert (made["engine"], made["engine_reason"]) == ("sequential", "as set")
     assert made["gcfed"]
     assert "commit" in made
     assert made["partition"]["clients"] == 10
@@ -284,7 +284,7 @@ def test_auto_says_what_it_chose_and_the_config_keeps_it(tmp_path):
     run(tiny(engine="auto", device="auto"), tmp_path / "a")
     loaded = load_run(tmp_path / "a")
     assert loaded.provenance["engine"] == loaded.config.engine != "auto"
-    assert loaded.provenance["engine_reason"] != "as asked"
+    assert loaded.provenance["engine_reason"] != "as set"
     assert loaded.config.device == "cuda" if torch.cuda.is_available() else "cpu"
 
 

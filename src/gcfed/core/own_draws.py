@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from gcfed.core.model import Model
 from gcfed.core.seeding import drawn_since, generators_seeded, states
 
-Run = Callable[[bool, Tensor | None], Tensor]
+RunModel = Callable[[bool, Tensor | None], Tensor]
 """The logits of a model, in training or not; what it draws comes from a key if there is one."""
 
 RTOL, ATOL = 1e-3, 1e-5  # a GPU may take sums in another order
 
 
-class Draws(NamedTuple):
+class ModelDraws(NamedTuple):
     """How a model draws: the modules that no key can answer, and whether evaluation draws too.
 
     A model that does not repeat itself draws in a way that nobody can seed, or changes itself.
@@ -33,7 +33,7 @@ class Draws(NamedTuple):
     repeats: bool = True
 
 
-def draws_of(model: Model, run: Run) -> Draws:
+def draws_of(model: Model, run: RunModel) -> ModelDraws:
     """A trial of how a model draws, asked once of a model; ``run(train, key)`` runs it.
 
     Where the run fails nothing is found: the first step will tell what is wrong.
@@ -42,14 +42,14 @@ def draws_of(model: Model, run: Run) -> Draws:
         try:
             _FOUND[model] = _tried(model, run)
         except Exception:
-            return Draws()
+            return ModelDraws()
     return _FOUND[model]
 
 
-_FOUND: "WeakKeyDictionary[Model, Draws]" = WeakKeyDictionary()
+_FOUND: "WeakKeyDictionary[Model, ModelDraws]" = WeakKeyDictionary()
 
 
-def _tried(model: Model, run: Run) -> Draws:
+def _tried(model: Model, run: RunModel) -> ModelDraws:
     key = model.evaluation_key
 
     def both() -> list[Tensor]:
@@ -64,7 +64,7 @@ def _tried(model: Model, run: Run) -> Draws:
         with generators_seeded(key):
             before = states()
             run(False, None)
-            return Draws(tuple(dict.fromkeys(found)), drawn_since(before), repeats)
+            return ModelDraws(tuple(dict.fromkeys(found)), drawn_since(before), repeats)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 from gcfed.config.settings import toml_value
 from gcfed.errors import InputError
 from gcfed.files import create_folder, write_text
+from gcfed.processes import available_cores
 
 GRACE = 10.0  # seconds that processes have to end by themselves
 STARTUP = 60.0  # seconds that a SuperLink has to listen
@@ -138,8 +139,8 @@ def local_federation(folder: Path, num_nodes: int) -> Iterator[LocalFederation]:
     """Inside, a SuperLink and nodes run on this machine; at the end, however it ends, none does."""
     if not (PROGRAMS / "flower-superlink").is_file():
         raise InputError("this needs Flower, which is not installed: pip install 'gcfed[flower]'")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    made = LocalFederation(create_folder(folder, exist_ok=True), max(1, (cores or 1) // num_nodes))
+    threads = max(1, available_cores() // num_nodes)
+    made = LocalFederation(create_folder(folder, exist_ok=True), threads)
     with ExitStack() as stack:
         stack.callback(made.stop)
         made.start_link()

@@ -56,9 +56,9 @@ def choose(
         return _auto(model, batch_size, precision, own_draws)
     if isinstance(engine, str):
         made = ENGINES.parse(engine)
-        return Choice(_written(made), made, "as asked")
+        return Choice(_written(made), made, "as set")
     own = engine if isinstance(engine, Engine) else FunctionEngine(engine)
-    return Choice(own.name, lambda: own, "as asked")
+    return Choice(own.name, lambda: own, "as set")
 
 
 def needs_cuda(engine: str) -> bool:

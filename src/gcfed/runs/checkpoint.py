@@ -2,7 +2,7 @@
 
 A folder holds the last two checkpoints.  Each is ``00000020.json`` (the manifest, written last),
 ``00000020.safetensors`` (the server, after 20 rounds), the model of the best round so far, and what
-clients keep (see `clients`).
+clients keep (see `client_files`).
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""How good a model is: metrics on test examples, and a round as a row of numbers."""
+"""How good a model is: metrics on test examples."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

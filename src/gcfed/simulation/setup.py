@@ -17,7 +17,7 @@ from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.losses import Loss, cross_entropy
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
-from gcfed.core.own_draws import Draws, draws_of
+from gcfed.core.own_draws import ModelDraws, draws_of
 from gcfed.core.precision import Precision, arithmetic, resolve
 from gcfed.core.schedule import Schedule, check_choice
 from gcfed.core.server import BufferPolicy, ServerTask
@@ -148,10 +148,10 @@ class Setup:
         return self.draws.own
 
     @cached_property
-    def draws(self) -> Draws:
+    def draws(self) -> ModelDraws:
         """How the model draws, as a trial shows."""
         two = BatchPlan.of([torch.zeros(2, dtype=torch.int64)])
-        task, model = self._task(Draws()), self.model
+        task, model = self._task(ModelDraws()), self.model
 
         def run(train: bool, key: Tensor | None) -> Tensor:
             x = next(Batches(self.data.handle, [two]).of(0)).x
@@ -186,7 +186,7 @@ class Setup:
         """What every client does."""
         return self._task(self.draws)
 
-    def _task(self, draws: Draws) -> ClientTask:
+    def _task(self, draws: ModelDraws) -> ClientTask:
         return ClientTask(
             self.algorithm,
             self.model,

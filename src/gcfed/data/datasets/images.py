@@ -1,7 +1,6 @@
 """Image files to arrays, by Pillow."""
 
 import io
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from gcfed.errors import InputError
+from gcfed.processes import available_cores
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """What is decoded; Pillow's other formats, some of which run programs, are not."""
@@ -60,7 +60,7 @@ def decode_all(
         for i in range(start, min(start + AT_ONCE, len(names))):
             decode(i)
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(available_cores()) as threads:
         for _ in threads.map(decode_some, range(0, len(names), AT_ONCE)):
             pass
     return out
