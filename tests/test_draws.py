@@ -295,6 +295,14 @@ def test_what_is_drawn_has_its_distribution():
     assert order.tolist() != list(range(50))
 
 
+def test_integers_stay_within_their_bounds_however_large():
+    with KeyedRun(keys.key(0)):
+        many = torch.randint(2**20, (2**21,))
+        large = torch.randint(2**24 + 1, 2**24 + 3, (1000,))
+    assert many.min() >= 0 and many.max() < 2**20
+    assert set(large.tolist()) == {2**24 + 1, 2**24 + 2}
+
+
 def test_dropout_of_channels_drops_whole_channels():
     with KeyedRun(keys.key(0)):
         x = F.dropout2d(torch.ones(20, 30, 3, 3), 0.5)

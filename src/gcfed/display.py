@@ -22,6 +22,15 @@ def aligned(lines: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
+def counted(number: int, thing: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "run"), counted(1200, "method")
+    ('1 run', '1,200 methods')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table for a notebook.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gcfed.results.run import Run
 
-DIFFERS, INVALID, DIVERGED, INTERRUPTED = 1, 2, 3, 130
+FAILED, DIFFERS, INVALID, DIVERGED, INTERRUPTED = 1, 1, 2, 3, 130
 
 
 def exit_code(runs: Sequence["Run"]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.exits import DIVERGED, INTERRUPTED
+from gcfed.cli.exits import DIVERGED, FAILED, INTERRUPTED
 from gcfed.cli.options import Devices, DryRun, PerDevice, Plugins, StoreOption, path_argument
 from gcfed.cli.reports import (
     BaselineOption,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gcfed.sweeps.sweep import Sweep
     from gcfed.sweeps.tuning import Selection
 
-FAILED = 1
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 

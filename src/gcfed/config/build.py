@@ -197,7 +197,7 @@ class DividedData(NamedTuple):
 def divide_data(config: Config, whole: Dataset) -> DividedData:
     """Keep some examples for tuning, if the config says so, and divide the others among clients."""
     dataset, tests = whole, {"test": whole.test}
-    seed = _first(config.partition_seed, config.seed)
+    seed = config.seed_of_partition
     if config.validation:
         rng = keys.generator("validation", seed)
         dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
@@ -265,16 +265,12 @@ def _dataset(config: Config) -> Dataset:
 
 def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
     if module is None:
-        module = module_for(config.model, dataset, seed=_first(config.init_seed, config.seed))
+        module = module_for(config.model, dataset, seed=config.seed_of_weights)
     elif config.init is not None:
         module = copy.deepcopy(module)  # it is the caller's
     if config.init is not None:
         load_weights(module, Path(config.init).expanduser())
     return Model(module)
-
-
-def _first(value: T | None, default: T) -> T:
-    return default if value is None else value
 
 
 def _absolute(path: str | None) -> str | None:

@@ -67,8 +67,8 @@ def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str
     return normalised(
         {
             **config.model_dump(mode="json", exclude=without),
-            "partition_seed": _first(config.partition_seed, config.seed),
-            "init_seed": _first(config.init_seed, config.seed) if config.init is None else None,
+            "partition_seed": config.seed_of_partition,
+            "init_seed": config.seed_of_weights if config.init is None else None,
             "init_sha256": None if config.init is None else _sha256(Path(config.init)),
             "code_sha256": sorted(map(_sha256, _sources(experiment))),
             "data_sha256": data_sha256 or fingerprint(experiment.dataset),
@@ -194,7 +194,3 @@ def _sources(experiment: Experiment) -> set[Path]:
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _first(value: int | None, default: int) -> int:
-    return default if value is None else value

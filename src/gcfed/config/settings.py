@@ -121,6 +121,16 @@ class Config(BaseModel):
                 ]
         return values | {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
 
+    @property
+    def seed_of_partition(self) -> int:
+        """What the partition and the validation examples are drawn by."""
+        return self.seed if self.partition_seed is None else self.partition_seed
+
+    @property
+    def seed_of_weights(self) -> int:
+        """What the initial weights are drawn by."""
+        return self.seed if self.init_seed is None else self.init_seed
+
     @field_validator("*")
     @classmethod
     def _hold_no_odd_text(cls, value: Any, info: ValidationInfo) -> Any:

@@ -1,11 +1,11 @@
 """A model as a table: what each parameter is, and what gradient centralization does to it."""
 
-import html
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gcfed.core.roles import Role
 from gcfed.core.tree import Tree
+from gcfed.display import aligned, html_table
 
 COLUMNS = ("parameter", "shape", "kind", "output axis", "inputs", "head", "Local GC", "Global GC")
 
@@ -44,20 +44,10 @@ class Description:
     parameters: tuple[DescribedParameter, ...]
 
     def __repr__(self) -> str:
-        rows = [COLUMNS, *(p.cells for p in self.parameters)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            for row in rows
-        )
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(aligned([COLUMNS, *(p.cells for p in self.parameters)]))
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{column}</th>" for column in COLUMNS)
-        rows = (
-            "".join(f"<td>{html.escape(cell)}</td>" for cell in p.cells) for p in self.parameters
-        )
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        return html_table(COLUMNS, [p.cells for p in self.parameters])
 
 
 def described(

@@ -180,7 +180,8 @@ def randint(draws: KeyedNumbers, *arguments: Any, **rest: Any) -> Tensor:
     names = ("high", "size") if len(arguments) + len(rest.keys() & {"high", "size"}) == 2 else ()
     given = {**dict(zip(names or ("low", "high", "size"), arguments, strict=False)), **rest}
     low, high, size = given.get("low", 0), given["high"], given["size"]
-    numbers = low + (draws.uniform(size) * (high - low)).floor()
+    steps = (draws.uniform(size).double() * (high - low)).floor()  # float32 may reach the end
+    numbers = low + steps.to(torch.int64)
     return draws.empty(size, **{"dtype": torch.int64, **_options(rest)}).copy_(numbers)
 
 

@@ -109,7 +109,8 @@ def is_cross_entropy(loss: Loss) -> bool:
 
 def as_labels(outputs: Tensor, y: Tensor) -> Tensor:
     """Outputs in the shape of labels, of which there are as many: [n, 1] becomes [n], say."""
-    if outputs.numel() != y.numel():
+    long = [[n for n in x.shape[1:] if n > 1] for x in (outputs, y)]
+    if outputs.numel() != y.numel() or (long[0] != long[1] and min(map(len, long)) > 1):
         raise InputError(
             f"an example has outputs of shape {list(outputs.shape[1:])} and labels of shape "
             f"{list(y.shape[1:])}, where one output for each number of a label belongs"

@@ -89,7 +89,7 @@ class HostStore(Generic[Row]):
 def apart(ids: Sequence[int], stacked: Row) -> Iterator[tuple[int, Row]]:
     """A cohort's rows one by one, on the host; none where they hold nothing."""
     host = tree.map(lambda x: x.cpu(), stacked)
-    if _holds_tensors(host):  # most algorithms keep nothing
+    if tree.holds_tensors(host):  # most algorithms keep nothing
         yield from ((i, tree.take(host, k)) for k, i in enumerate(ids))
 
 
@@ -114,7 +114,3 @@ def _changed(
             yield client, child
         else:
             yield from _changed(child, old or {}, client, level - 1)
-
-
-def _holds_tensors(value: Any) -> bool:
-    return not isinstance(value, dict) or any(map(_holds_tensors, value.values()))

@@ -33,7 +33,7 @@ class NodeMemory:
 
     def read(self, accepted: int, fresh: State) -> State:
         """The memory after the round that was accepted last; ``fresh`` before the first."""
-        if accepted == NEVER or not _holds_tensors(fresh):
+        if accepted == NEVER or not tree.holds_tensors(fresh):
             return fresh
         path = self._file(accepted)
         if not path.is_file():
@@ -43,7 +43,7 @@ class NodeMemory:
 
     def write(self, t: int, memory: State, accepted: int) -> None:
         """Keep the memory after round ``t`` beside the one that was accepted, and no other."""
-        if not _holds_tensors(memory):
+        if not tree.holds_tensors(memory):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         write_bytes(self._file(t), to_bytes(memory))
@@ -54,8 +54,3 @@ class NodeMemory:
 
     def _file(self, t: int) -> Path:
         return self.folder / f"round-{t}.safetensors"
-
-
-def _holds_tensors(memory: State) -> bool:
-    """Whether there is anything to keep; most algorithms keep nothing."""
-    return any(True for _ in tree.leaves(memory))

@@ -184,8 +184,9 @@ def _notes(made: Reproduction) -> list[str]:
         )
     if any(item.printed.values()):
         notes.append(
-            f"mean (standard deviation) over seeds of the last {SMOOTHED} evaluations; agrees: "
-            f"within {POINTS:g} points of accuracy, {100 * SHARE:g} % of other numbers; the order: "
+            f"mean (standard deviation) over seeds of the last {SMOOTHED} evaluations, or of "
+            f"all if fewer; agrees: within {POINTS:g} points of accuracy, {100 * SHARE:g} % of "
+            "other numbers; the order: "
             f"from a rank correlation of {ALIKE:g} on"
         )
     return notes + [f"claim {verdict}" for verdict in made.verdicts]

@@ -13,7 +13,7 @@ from gcfed.results.bands import (
     Lines,
     Panels,
     band,
-    last_deciles,
+    deciles_by_group,
     scale_of,
     tested,
     window_for,
@@ -88,9 +88,8 @@ def chart(
 
 def deciles_chart(groups: Mapping[str, Lines], rounds: RoundLists) -> Json | None:
     """What each tenth of the clients does not exceed in accuracy, where it was last measured."""
-    ends = {label: list(filter(None, map(last_deciles, runs))) for label, runs in groups.items()}
     measure = Measure(DECILES, "accuracy of these or less (%)", 100)
-    found = chart({label: runs for label, runs in ends.items() if runs}, measure, 9, rounds)
+    found = chart(deciles_by_group(groups), measure, 9, rounds)
     return None if found is None else {**found, "window": 1}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gcfed.display import counted
 from gcfed.report.charts import (
     Json,
     RoundLists,
@@ -98,21 +99,12 @@ def _summary(found: Comparison, runs: Sequence[Run]) -> str:
     """How many runs, methods and tasks there are, and how the runs ended."""
     statuses = Counter(run.status for run in runs)
     number = [
-        _counted(len(runs), "run"),
-        _counted(len(set(found.labels.values())), "method"),
-        _counted(len(found.blocks), "task"),
+        counted(len(runs), "run"),
+        counted(len(set(found.labels.values())), "method"),
+        counted(len(found.blocks), "task"),
     ]
     ends = ", ".join(f"{count:,} {status}" for status, count in statuses.items())
     return f"{', '.join(number)}: {ends}"
-
-
-def _counted(number: int, what: str) -> str:
-    """A number of things.
-
-    >>> _counted(1, "run"), _counted(1200, "method")
-    ('1 run', '1,200 methods')
-    """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _firsts(found: Comparison) -> dict[str, Run]:

@@ -69,6 +69,12 @@ def last_deciles(run: Sequence[Record]) -> list[Record]:
     return []
 
 
+def deciles_by_group(groups: Mapping[str, Sequence[Sequence[Record]]]) -> dict[str, Lines]:
+    """`last_deciles` of the runs of each group that has any."""
+    ends = {label: list(filter(None, map(last_deciles, runs))) for label, runs in groups.items()}
+    return {label: runs for label, runs in ends.items() if runs}
+
+
 def scale_of(name: str, metrics: Mapping[str, Scale]) -> Scale:
     """How a number of a round, such as ``test_accuracy``, is read."""
     metric = name.partition("_")[2]

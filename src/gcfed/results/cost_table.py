@@ -1,6 +1,7 @@
 """What algorithms cost with one model, side by side."""
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from gcfed.algorithms import ALGORITHMS
 from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis.costs import AlgorithmCost, MakeModule, cost
+from gcfed.capacity import check_fits
 from gcfed.config.materials import example_shape, make_module, read_dataset, weights_dtype
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
@@ -145,6 +147,7 @@ def _examples(
                 "examples have a shape such as (3, 32, 32), and at least 1 class; not "
                 f"{shape} and {classes}"
             )
+        check_fits("an example of this shape", 4 * math.prod(shape))
         return torch.zeros(2, *shape, dtype=torch.float32), classes
     if shape is not None or num_classes is not None:
         raise InputError("a data set has a shape and classes of its own: leave out the others")
@@ -170,4 +173,6 @@ def _sent(size: int, model: int) -> Entry:
 
 def _text(size: int) -> str:
     """Millions of bytes, and a dash for none."""
-    return f"{size / MB:,.1f}" if size else "-"
+    if not size:
+        return "-"
+    return f"{size / MB:,.1f}" if size >= 0.05 * MB else f"{size / MB:.2g}"

@@ -18,7 +18,7 @@ from gcfed.results.bands import (
     Lines,
     Panels,
     band,
-    last_deciles,
+    deciles_by_group,
     scale_of,
     tested,
     window_for,
@@ -80,10 +80,7 @@ def deciles(panels: Panels, *, title: str = "", size: FigureSize = "two columns"
     """
     found: dict[str, dict[str, Lines]] = {}
     for panel, groups in panels.items():
-        ends = {
-            label: list(filter(None, map(last_deciles, runs))) for label, runs in groups.items()
-        }
-        found[panel] = {label: runs for label, runs in ends.items() if runs}
+        found[panel] = deciles_by_group(groups)
     if not any(found.values()):
         raise InputError("these runs have no deciles to draw: train them with the probe clients")
     labels = ("share of clients (%)", "accuracy of these or less (%)")

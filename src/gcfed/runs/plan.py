@@ -8,6 +8,7 @@ from gcfed.config.client_sizes import note_on_batches
 from gcfed.config.settings import Config
 from gcfed.config.targets import GIVEN
 from gcfed.config.trial import note_on_reading
+from gcfed.display import counted
 from gcfed.results.captions import partition_caption, short
 from gcfed.results.privacy import spent
 
@@ -26,11 +27,10 @@ def plan(experiment: Experiment) -> list[str]:
     setup, config = experiment.setup, experiment.config
     schedule, sizes = setup.schedule, setup.data.parts.sizes
     size = sum(weights.numel() for weights in setup.model.params.values())
-    in_epochs = schedule.epochs is not None
-    work = _counted(schedule.epochs, "epoch") if in_epochs else _counted(schedule.steps, "step")
+    (times, what) = (schedule.epochs, "epoch") if schedule.epochs else (schedule.steps or 0, "step")
     lines = [
         f"{config.model} of {size:,} parameters, trained by {short(config.algorithm)}: "
-        f"{_counted(schedule.rounds, 'round')}, a client doing {work} in each",
+        f"{counted(schedule.rounds, 'round')}, a client doing {counted(times, what)} in each",
         f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; with "
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",
@@ -48,7 +48,7 @@ def _note_on_privacy(experiment: Experiment) -> str:
     """What the run will have spent of its clients' privacy; nothing where there is no noise."""
     rounds = experiment.config.rounds
     found = spent(experiment.setup.algorithm, experiment.config, rounds)
-    return "" if found is None else f"privacy spent after {_counted(rounds, 'round')}: {found}"
+    return "" if found is None else f"privacy spent after {counted(rounds, 'round')}: {found}"
 
 
 def _note_on_loss(experiment: Experiment) -> str:
@@ -58,10 +58,6 @@ def _note_on_loss(experiment: Experiment) -> str:
         return ""
     what = "of your own" if loss == GIVEN else loss
     return f"loss: {what}; judged by {experiment.metric}"
-
-
-def _counted(number: int | None, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def engine_of(experiment: Experiment) -> str:
