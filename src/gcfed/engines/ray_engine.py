@@ -11,6 +11,7 @@ from gcfed.core.batches import BatchPlan
 from gcfed.core.client import RECEIVED, Job, Trained
 from gcfed.core.lazy import LazyInputs
 from gcfed.core.precision import TorchSettings
+from gcfed.core.seeding import generators_kept
 from gcfed.engines.block_trainer import RayBrief
 from gcfed.engines.choice import ENGINES
 from gcfed.engines.engine import Engine
@@ -48,6 +49,10 @@ class RayWorkers(Engine):
         self._program: RayProgram | None = None
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
+        with generators_kept():  # Ray draws by Python's, for names of its own
+            return self._train(jobs)
+
+    def _train(self, jobs: Sequence[Job]) -> list[Trained]:
         if self._program is None or not self._program.fits(jobs):
             self.close()
             self._program = RayProgram(jobs, self._workers, self._engine)
