@@ -111,6 +111,18 @@ def test_macro_f1_leaves_out_labels_of_minus_100():
     assert f1.result(torch.stack([column.mean() for column in columns])) == 1.0
 
 
+def test_macro_f1_of_tokens_is_by_class():
+    labels = torch.tensor([[0, 1, 1], [1, -100, 0]])
+    said = torch.tensor([[0, 1, 0], [1, 1, 1]])
+    logits = torch.nn.functional.one_hot(said, 2).mT.double()
+    f1 = named("macro_f1")
+    columns = f1.columns(logits, labels, None)
+    # class 0: 1 right, 1 wrong, 1 missed; class 1: 2 right, 1 wrong, 1 missed
+    expected = (2 / (2 + 1 + 1) + 4 / (4 + 1 + 1)) / 2
+    found = f1.result(torch.stack([column.double().mean() for column in columns]))
+    assert found == pytest.approx(expected)
+
+
 def test_mae_is_the_mean_absolute_error():
     y = torch.tensor([1.0, 2.0, 4.0])
     assert value(named("mae"), y[:, None] + torch.tensor([[1.0], [-2.0], [0.0]]), y) == 1

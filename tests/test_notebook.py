@@ -183,7 +183,7 @@ def test_fit_says_what_it_will_do_and_how_far_it_is(capsys):
         "Mine of 147 parameters, trained by fedprox: 3 rounds, a client doing 2 epochs in each"
     )
     assert lines[1] == "2 of 6 clients a round; with iid a client holds 20 to 20 of 120 examples"
-    assert lines[2] == "engine: sequential on cpu (as asked)"
+    assert lines[2] == "engine: sequential on cpu (as set)"
     for t, line in enumerate(lines[3:]):
         accuracy = f"{100 * history['test_accuracy'][t]:.2f}"
         assert line.startswith(f"fedprox: round {t + 1} of 3  accuracy {accuracy} %")
@@ -207,7 +207,7 @@ def test_a_history(capsys):
     history = fitted(rounds=8)
     rows = shown(history).rows
     assert ["algorithm", "fedprox(mu=0.1)"] in rows and ["clients", "2 of 6 a round"] in rows
-    assert ["engine", "sequential on cpu (as asked)"] in rows and ["rounds", "8 of 8"] in rows
+    assert ["engine", "sequential on cpu (as set)"] in rows and ["rounds", "8 of 8"] in rows
     assert [row[0] for row in rows[-5:]] == ["4", "5", "6", "7", "8"]
     assert rows[-1][1] == f"{history['test_accuracy'][-1]:.4f}"
 

@@ -115,6 +115,9 @@ def test_bf16_computes_in_bf16_and_keeps_the_weights(make_setup, run):
         make_setup(parse("fedavg"), precision="float16")
 
 
+unsafe_view = torch.ops.aten._unsafe_view
+
+
 def in_place(traced):
     """The operations of a trace that overwrite what they read."""
     return [str(n.target) for n in traced._run.graph.nodes if "_.Tensor" in str(n.target)]
@@ -132,6 +135,9 @@ def in_place(traced):
         (lambda x: [a := x * 2, p := a.split(1)[0], (p + 1, a.sum())][2], 0),  # a piece of it
         (lambda x: [a := x * 2, p := a.chunk(2, 1)[1], (p + 1) * 2][2], 2),  # the last of it
         (lambda x: [a := x * 2, p := a.unbind(0), (p[0] - p[1]) * p[0]][2], 1),
+        (lambda x: [a := x * 2, p := a.unsafe_chunk(2)[0], (p + 1, a.sum())][2], 0),
+        (lambda x: [a := x * 2, p := a.unsafe_split(1)[0], (p + 1, a.sum())][2], 0),
+        (lambda x: [a := x * 2, v := unsafe_view(a, [12]), (v + 1, a.sum())][2], 0),
         (lambda x: x.sum(0).expand(3, 4) - 1, 0),  # one memory for three rows
         (lambda x: [a := x * 2, a - a][1], 0),
         (lambda x: (x > 0) * x, 0),  # of another dtype

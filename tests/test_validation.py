@@ -60,6 +60,8 @@ def test_no_client_is_taken_whole():
     kept, held = split(dataset([30, 30], keys={"client": clients}), 0.5)
     assert np.unique(kept.keys["client"], return_counts=True)[1].tolist() == [19, 1, 10]
     assert len(held.y) == 30
+    many = dataset([150, 150], keys={"client": np.repeat(np.arange(100), 3)})
+    assert len(split(many, 0.1)[1].y) == 30
 
 
 def test_targets_without_classes_are_one_group():

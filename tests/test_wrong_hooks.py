@@ -239,7 +239,7 @@ def drawing_gradient(self, grads, params, ctx):
 )
 def test_global_randomness_is_told_of_the_hook(make_setup, engine, hook, code):
     said = refusal(make_setup, made(**{hook: code}), engine=engine)
-    assert in_sentence(f"^{hook} of Mine {HERE} draws from a global generator", said)
+    assert in_sentence(f"^{hook} of Mine {HERE} draws from torch's global generator", said)
     assert "ctx.key" in said and "dropout" not in said
 
 

@@ -129,3 +129,22 @@ def _describe(hint: Any) -> str:
     if hint is None or hint is type(None):
         return "None"
     return _SINGULAR.get(hint) or (hint.__name__ if isinstance(hint, type) else str(hint))
+
+
+def between_commas(text: str) -> list[str]:
+    """The parts of a text between commas that are not within parentheses or quotes.
+
+    >>> between_commas("drift, cka(layers=('fc1', 'fc2'), against=('new',))")
+    ['drift', "cka(layers=('fc1', 'fc2'), against=('new',))"]
+    """
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote or letter in "'\"":
+            quote = "" if letter == quote else quote or letter
+        elif letter in "()[]{}":
+            depth += 1 if letter in "([{" else -1
+        if letter == "," and not quote and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]

@@ -64,7 +64,8 @@ class CKA(Probe):
         for name in ("examples", "batch"):
             check_range(f"cka({name}=...)", getattr(self, name), "at least 1")
         check_range("cka(bandwidth=...)", self.bandwidth, "positive")
-        if self.unbiased and min(self.examples, self.batch) < 4:
+        least = self.examples // -(-self.examples // self.batch)  # batches are about equal
+        if self.unbiased and least < 4:
             raise InputError("cka(unbiased=True) needs batches of at least 4 examples")
         if not self.against:
             raise InputError("cka(against=...) names a global model: 'received', 'new' or both")

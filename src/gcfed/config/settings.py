@@ -1,7 +1,6 @@
 """Everything a run needs, as a flat table of keys: a TOML file, flags, keyword arguments."""
 
 import json
-import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from gcfed.core.server import BufferPolicy
 from gcfed.data.partitions.ways import PARTITIONS, dirichlet
 from gcfed.engines import Precision
 from gcfed.errors import InputError
-from gcfed.values import shown, unwritable
+from gcfed.values import between_commas, shown, unwritable
 
 
 def _key(default: Any, description: str, **limits: Any) -> Any:
@@ -38,8 +37,6 @@ Memory = Literal["host", "disk"]
 COUNT = {"ge": 1, "lt": 2**63}
 SEED = {"ge": 0, "lt": 2**32}
 POSITIVE = {"gt": 0, "allow_inf_nan": False}
-
-SEPARATOR = re.compile(r",(?![^()]*\))")  # a comma that is not within parentheses
 
 RIVALS = {"partition": "alpha", "epochs": "steps", "steps": "epochs"}
 """What a key displaces when it is given later."""
@@ -115,10 +112,9 @@ class Config(BaseModel):
         if (alpha := values.pop("alpha", None)) is not None:
             values["partition"] = _dirichlet(values.get("partition", "dirichlet"), alpha)
         for key in ("metrics", "plugins", "probes", "track"):
-            if isinstance(values.get(key), str):
-                values[key] = [
-                    name.strip() for name in SEPARATOR.split(values[key]) if name.strip()
-                ]
+            if isinstance(text := values.get(key), str):
+                is_file = key == "plugins" and Path(text).expanduser().is_file()
+                values[key] = [text] if is_file else between_commas(text)
         return values | {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
 
     @property

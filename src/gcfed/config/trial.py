@@ -130,6 +130,7 @@ def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) ->
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch warns of is refused below
             found: Any = function(logits, y)
+            again: Any = function(logits, y)
             alone: Any = function(logits[:1], y[:1])
     except Exception as error:
         shapes = f"logits of shape {list(logits.shape[1:])} and labels of {list(y.shape[1:])}"
@@ -141,6 +142,11 @@ def _try_function(name: str, function: PerExample, logits: Tensor, y: Tensor) ->
         raise InputError(
             f"the {name} gives one value for a batch, where one for each example belongs: "
             "torch's losses do so with reduction='none'"
+        )
+    if not torch.allclose(found.double(), again.double(), rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise InputError(
+            f"the {name} gives other values each time for the same outputs and labels, so that no "
+            "run could be repeated: have it draw nothing"
         )
     if found.numel() != len(y) * alone.numel():
         raise InputError(

@@ -19,7 +19,7 @@ from torch import Tensor
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.chain import Chain, parts
-from gcfed.core.seeding import drawn_since, states
+from gcfed.core.seeding import torch_drew_since, torch_states
 from gcfed.core.types import Upload
 from gcfed.errors import DivergedError, InputError, place
 
@@ -75,8 +75,8 @@ MADE_BY = {"memory": "init_client", "row": "init_row", "state": "init_server"}
 def with_checked_hooks(algorithm: Algorithm) -> Algorithm:
     """The same algorithm, which raises an `InputError` when one of its hooks is wrong.
 
-    A hook is wrong that raises, that returns what does not belong, or that draws from a global
-    generator.  ``check`` does nothing, since it has been called before.
+    A hook is wrong that raises, that returns what does not belong, or that draws from torch's
+    global generator.  ``check`` does nothing, since it has been called before.
     """
     if isinstance(algorithm, Chain):
         return Chain(tuple(with_checked_hooks(part) for part in algorithm.links))
@@ -102,7 +102,7 @@ def naming_hooks(algorithm: Algorithm) -> Iterator[None]:
 
 def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
     """What a hook returns, if nothing is wrong with it."""
-    before = states()
+    before = torch_states()
     try:
         returned = getattr(part, name)(*arguments)
     except NOT_THE_HOOKS:
@@ -111,7 +111,7 @@ def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
         if "random operation" in str(error):  # what torch says of any inside of vmap
             raise _draws(part, name) from error
         raise _raised(part, name, error) from error
-    if drawn_since(before):
+    if torch_drew_since(before):
         raise _draws(part, name)
     if problem := _problem(returned, BELONGS[name](*arguments)):
         raise InputError(f"{_named(part, name)} returns {problem}")
@@ -120,7 +120,7 @@ def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
 
 def _draws(part: Algorithm, name: str) -> InputError:
     return InputError(
-        f"{_named(part, name)} draws from a global generator, so no engine could repeat it: "
+        f"{_named(part, name)} draws from torch's global generator, so no engine could repeat it: "
         "use gcfed.core.keys, with ctx.key where the hook has a ctx"
     )
 

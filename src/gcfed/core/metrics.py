@@ -252,9 +252,11 @@ def _hits_and_misses(logits: Tensor, y: Tensor) -> Tensor:
         predicted, actual = predicted & (labels != IGNORED), labels > 0
     else:
         _check_classes(logits, y)
-        num_classes = logits.shape[1]
-        predicted, actual = (F.one_hot(c, num_classes) > 0 for c in (logits.argmax(1), y))
-    return torch.cat([predicted & actual, predicted & ~actual, ~predicted & actual], 1)
+        counted, num_classes = (y != IGNORED)[..., None], logits.shape[1]
+        classes = (logits.argmax(1), y.where(y != IGNORED, 0))
+        predicted, actual = ((F.one_hot(c, num_classes) > 0) & counted for c in classes)
+    found = (predicted & actual, predicted & ~actual, ~predicted & actual)
+    return torch.cat([each.reshape(len(y), -1, each.shape[-1]).sum(1) for each in found], 1)
 
 
 def _macro_f1(means: Tensor) -> Tensor:

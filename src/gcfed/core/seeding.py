@@ -43,14 +43,26 @@ def seed_all(seed: int) -> None:
 
 
 def states() -> list[Any]:
-    """Where the generators are: Python's, numpy's, torch's, and those of GPUs that are in use."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    return [random.getstate(), np.random.get_state(), torch.default_generator.get_state(), *cuda]
+    """Where the generators are: Python's, numpy's, and torch's."""
+    return [random.getstate(), np.random.get_state(), *torch_states()]
 
 
 def drawn_since(before: Sequence[Any]) -> bool:
     """Whether anything was drawn from them since they were there."""
-    (python, of_numpy, *of_torch), (now_python, now_numpy, *now_torch) = before, states()
+    (python, of_numpy, *of_torch), (now_python, now_numpy, *_) = before, states()
     same_numpy = all(np.array_equal(a, b) for a, b in zip(of_numpy, now_numpy, strict=True))
-    same_torch = all(map(torch.equal, of_torch, now_torch))
-    return not (python == now_python and same_numpy and same_torch)
+    return python != now_python or not same_numpy or torch_drew_since(of_torch)
+
+
+def torch_states() -> list[Tensor]:
+    """Where torch's generators are, those of GPUs that are in use among them.
+
+    No other thread draws by them as it may by Python's and numpy's.
+    """
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return [torch.default_generator.get_state(), *cuda]
+
+
+def torch_drew_since(before: Sequence[Tensor]) -> bool:
+    """Whether anything was drawn from torch's generators since they were there."""
+    return not all(map(torch.equal, before, torch_states()))

@@ -20,6 +20,14 @@ TRIED = ("2.11", "2.13")
 """The versions of torch with which all of this was seen to work: a GPU's, then a CPU's."""
 
 
+UNSAID_VIEWS = (
+    torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+    torch.ops.aten._unsafe_view.default,
+)
+"""Operations that give views and do not say so."""
+
+
 def is_operation(target: object) -> bool:
     """Whether what a node of a trace calls is one of torch's own operations."""
     return isinstance(target, torch._ops.OpOverload)
@@ -28,7 +36,7 @@ def is_operation(target: object) -> bool:
 def gives_view(target: Any) -> bool:
     """Whether an operation's first result lies in the memory of one of its arguments."""
     returns = target._schema.returns
-    return bool(returns) and returns[0].alias_info is not None
+    return target in UNSAID_VIEWS or (bool(returns) and returns[0].alias_info is not None)
 
 
 def fills_new_memory() -> bool:

@@ -15,14 +15,16 @@ def split_validation(
 ) -> tuple[Dataset, Examples]:
     """The data set without ``share`` of its train examples, and those; the same share of a class.
 
-    Where examples belong to clients, it is the same share of each client's.  Classes, or clients,
-    are rounded to the nearest whole example, and none is taken whole.
+    Where examples belong to clients, it is the same share of each client's.  Of a class, or of all
+    clients so far, it is the nearest whole number of examples; none is taken whole.
     """
-    groups = _groups(dataset)
-    held = np.zeros(len(groups), bool)
-    for group in np.unique(groups):
-        members = rng.permutation(np.flatnonzero(groups == group))
-        held[members[: min(round(share * len(members)), len(members) - 1)]] = True
+    pool = dataset.pool
+    by_client = "client" in pool.keys
+    if by_client:
+        groups = np.unique(pool.keys["client"], return_inverse=True)[1]
+    else:
+        groups = np.zeros(pool.size, np.int64) if pool.labels is None else pool.labels
+    held = _held(groups, share, rng, carry=by_client)
     if not held.any():
         raise InputError(f"validation={share} of {len(groups)} train examples leaves none to hold")
     kept, out = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
@@ -30,9 +32,14 @@ def split_validation(
     return replace(dataset, train=dataset.train.take(kept), keys=keys), dataset.train.take(out)
 
 
-def _groups(dataset: Dataset) -> np.ndarray:
-    """The group of each train example: its client's if it has one, else its class's, else all."""
-    pool = dataset.pool
-    if "client" in pool.keys:
-        return np.unique(pool.keys["client"], return_inverse=True)[1]
-    return np.zeros(pool.size, np.int64) if pool.labels is None else pool.labels
+def _held(groups: np.ndarray, share: float, rng: np.random.Generator, *, carry: bool) -> np.ndarray:
+    """Which examples are held out, group by group; what rounding leaves is carried on, or not."""
+    held = np.zeros(len(groups), bool)
+    order = np.argsort(groups, kind="stable")
+    sizes = np.unique(groups, return_counts=True)[1]
+    ends = np.cumsum(sizes)
+    for size, end in zip(sizes.tolist(), ends.tolist(), strict=True):
+        members = rng.permutation(order[end - size : end])
+        wanted = round(share * end) - round(share * (end - size)) if carry else round(share * size)
+        held[members[: min(wanted, size - 1)]] = True
+    return held

@@ -53,13 +53,21 @@ class Nodes:
         """
         there, now = set(self._grid.get_node_ids()), time.monotonic()
         self._known &= there
-        self._queries = {q: node for q, node in self._queries.items() if now < self._asked[node]}
-        new = sorted(there - self._known - set(self._queries.values()))
-        limit = min(QUERY, self._timeout) if set(new) - self._asked.keys() else 0.0
+        self._queries = {
+            query: node
+            for query, node in self._queries.items()
+            if node in there and now < self._asked[node]
+        }
+        found, failed = self._pull(self._queries, 0.0)
+        new = sorted(there - self._known - found.keys() - set(self._queries.values()))
+        first = {node for node in new if node not in self._asked}
         self._asked |= dict.fromkeys(new, now + self._timeout)
-        self._queries |= self._push({node: RecordDict() for node in new}, MessageType.QUERY)
-        found, failed = self._pull(self._queries, limit)
-        for node in sorted({*new, *failed} - found.keys()):
+        asked = self._push({node: RecordDict() for node in new}, MessageType.QUERY)
+        limit = min(QUERY, self._timeout) if first else 0.0
+        more = self._pull(asked, limit)
+        self._queries |= asked
+        found, failed = found | more[0], failed | more[1]
+        for node in sorted(first - found.keys()):
             why = failed.get(node, "it has not answered yet")
             LOG.warning("node %s does not say which client it is: %s", node, why)
         self._known |= found.keys()

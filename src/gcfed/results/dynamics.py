@@ -180,8 +180,8 @@ class TrainingDynamics(Tabulated):
 
     def _num_evaluations(self, run: Run) -> int:
         """How many there are, up to the round that is looked at."""
-        count = run.num_evaluations(self.comparison.metric.name)
-        return count if self.at is None else min(count, self.at // run.config.evaluate_every)
+        name, at = f"test_{self.comparison.metric.name}", self.at or run.config.rounds
+        return sum(line.get(name) is not None and line["round"] < at for line in run.records)
 
 
 def dynamics(

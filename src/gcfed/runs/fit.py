@@ -113,6 +113,8 @@ def fit(
     doubled = any(weights.dtype == torch.float64 for weights in module.parameters())
     dtype = torch.float64 if doubled else torch.float32
     if isinstance(train, Dataset):
+        if columns is not None:
+            raise InputError("columns are those of a table, and a Dataset has been read already")
         dataset = with_test(train, test)
     else:
         dataset = dataset_from(train, test, columns=columns, dtype=dtype)

@@ -173,12 +173,17 @@ class RunWriter:
 
     def finish(self) -> dict[str, Any]:
         """Write a last checkpoint, the weights and the sealed summary, which is the result."""
-        if self._rounds.num_lines == self.snapshot.round + 1:  # or was it cut short?
+        if all(each.num_lines == self.snapshot.round + 1 for each in self._journals):
             self.save()
             weights = partial(self._save_model, self.snapshot.server)
             write_atomically(self.path / directory.WEIGHTS, weights)
             self._is_whole = True
         return self.summarize()
+
+    @property
+    def _journals(self) -> list[Journal]:
+        """What has a line for each round; one that is cut short has more in one than in another."""
+        return [self._rounds, *([] if self._probes is None else [self._probes])]
 
     def close(self) -> None:
         """Delete the files, and end the processes, that are needed while the run goes on."""
@@ -193,8 +198,7 @@ class RunWriter:
         if privacy := spent(made.setup.algorithm, made.config, len(self.lines)):
             summary |= privacy._asdict()
         if self._is_whole:
-            journals = [self._rounds, *([] if self._probes is None else [self._probes])]
-            written = {journal.path.name: journal.mark().sha256 for journal in journals}
+            written = {journal.path.name: journal.mark().sha256 for journal in self._journals}
             summary[SEAL] = make_seal(self.path, summary, written)
         write_json(self.path / directory.SUMMARY, summary)
         return summary
