@@ -16,7 +16,7 @@ from torch.nn import functional
 pytest.importorskip("triton")
 
 from gcfed import ALGORITHMS, Model, parse, start
-from gcfed.core import tree
+from gcfed.core import keys, tree
 from gcfed.engines.any_number import PRIME, AnyNumber
 from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
 from gcfed.kernels.fitting import fits, with_operators
@@ -198,6 +198,89 @@ def test_any_module_keeps_its_meaning(kind):
         torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
     assert twin.uncast == {f"{n}.{p}" for n in twin.replaced for p in ("weight", "bias")}
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act = nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()
+        self.fc = nn.Linear(4 * 64, 10)
+
+    def forward(self, x):
+        return self.fc(self.act(self.conv(x)).flatten(1))
+
+
+class Noisy(Base):
+    """Draws what no input has a part in."""
+
+    def forward(self, x):
+        return super().forward(x) + (torch.randn(10) if self.training else 0)
+
+
+class Frozen(Base):
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.act(self.conv(x))
+        return self.fc(x.flatten(1))
+
+
+class Counting(Base):
+    """Writes into buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("mean", torch.ones(3))
+
+    def forward(self, x):
+        if self.training:
+            self.count += 1
+            self.mean.mul_(0.5).add_(x.mean((0, 2, 3)))
+        return super().forward(x)
+
+
+class Hooked(Base):
+    def __init__(self):
+        super().__init__()
+        self.act.register_forward_hook(lambda module, args, out: 2 * out)
+
+
+class Unused(Base):
+    """Holds what it never calls, or only in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.norm = nn.Dropout(0.5), nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        return super().forward(self.norm(x) if self.training else x)
+
+
+@pytest.mark.parametrize("features", [None, "act", "conv"])
+@pytest.mark.parametrize("kind", [Base, Noisy, Frozen, Counting, Hooked, Unused])
+def test_what_a_trace_does_not_show_is_done(kind, features):
+    model = Model(kind(), features=features)
+    twin = model.rewritten(partial(fuse_layers, watched=model.watched))
+    x, key = torch.randn(2, 3, 8, 8), keys.key(3)
+
+    def run(each, params, train):
+        out, buffers = each(params, x, buffers=model.buffers, train=train, key=key)
+        return out.logits.square().sum(), (out, buffers)
+
+    for train in (True, False):
+        found, expected = (
+            grad(partial(run, each, train=train), has_aux=True)(model.params)
+            for each in (twin, model)
+        )
+        for (path, a), (_, b) in zip(tree.leaves(found), tree.leaves(expected), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=str(path))
+
+
+def test_group_norms_of_numbers_far_from_zero():
+    norm = nn.GroupNorm(2, 8)
+    x = 100 + 0.1 * torch.randn(2, 8, 6, 6)
+    exact = functional.group_norm(x.double(), 2).float()
+    assert (FusedGroupNorm(norm, relu=False)(x) - exact).abs().max() < 1e-2
 
 
 def test_only_plain_layers_fit():

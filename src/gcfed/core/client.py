@@ -12,6 +12,7 @@ from torch.func import grad
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.batches import Batches, BatchPlan
+from gcfed.core.chain import acting_at
 from gcfed.core.losses import Loss
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
@@ -130,8 +131,9 @@ class ClientTask:
 
     def begin(self, client: Client) -> Progress:
         steps = torch.zeros_like(client.num_steps, dtype=torch.int64)
-        ctx = self.context(client, steps, keys.fold(client.key, BEGIN))
-        params = self.algorithm.begin(client.anchor, ctx)
+        draws = acting_at(self.algorithm, "begin")  # to derive a key takes many small kernels
+        key = keys.fold(client.key, BEGIN) if draws else client.key
+        params = self.algorithm.begin(client.anchor, self.context(client, steps, key))
         loss = torch.zeros_like(client.num_steps)
         return Progress(params, self.optimizer.init(params), client.buffers, steps, loss)
 

@@ -100,7 +100,7 @@ class Model:
         roles = roles_of(module, self.head)
         self.roles: dict[str, Role] = {n: roles[n] for n in self.params}
         last = [n for n in _linears(module) if tree.under([n], every) & under][-1:]
-        self._readers = last if self._features is None else [self._features]
+        self.watched = last if self._features is None else [self._features]
 
     def with_head(self, layers: Sequence[str]) -> "Model":
         """A copy of the model whose head is these modules, and the one called ``head`` if any."""
@@ -216,7 +216,7 @@ class Model:
         """What the reader of the features reads."""
         seen: list[Tensor] = []
         with ExitStack() as hooks:
-            for name in self._readers:
+            for name in self.watched:
                 reader = self._shells[train].get_submodule(name)
                 hook = reader.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
                 hooks.callback(hook.remove)

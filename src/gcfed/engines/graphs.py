@@ -116,7 +116,8 @@ class GraphProgram(ABC):
             for cohort in (self.cohort, lineup.cohort)
         )
         width = self.batch.mask.shape[1]
-        same_data = getattr(lineup.in_memory, "x", None) is getattr(self.examples, "x", None)
+        theirs_now, mine_now = lineup.in_memory or (None, None), self.examples or (None, None)
+        same_data = all(a is b for a, b in zip(theirs_now, mine_now, strict=True))
         same_task = lineup.task == self.task and lineup.width == width
         return same_task and same_data and mine == theirs
 

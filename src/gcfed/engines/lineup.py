@@ -83,8 +83,8 @@ class Lineup:
     def examples(self) -> Examples | None:
         """Where all clients' examples lie, if that is one place."""
         first = self.jobs[0].batches.data.examples
-        same = all(job.batches.data.examples.x is first.x for job in self.jobs)
-        return first if same else None
+        every = (job.batches.data.examples for job in self.jobs)
+        return first if all(e.x is first.x and e.y is first.y for e in every) else None
 
     @property
     def in_memory(self) -> Examples | None:

@@ -73,17 +73,25 @@ class CudaRecorder(Recorder):
         return side_by_side
 
     def capture(self, body: Body) -> Callable[[], None]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = self._stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):  # libraries choose and allocate at the first calls
                 body()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # other threads, which fetch numbers, may use CUDA meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # torch's own stream for captures is on the device of a process's first capture; and other
+        # threads, which fetch numbers, may use CUDA meanwhile
+        capturing = torch.cuda.graph(
+            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+        )
+        with capturing:
             body()
         return graph.replay
+
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     @cached_property
     def _pool(self) -> Any:

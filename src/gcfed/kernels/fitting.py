@@ -1,6 +1,7 @@
 """Which layers the operators can stand for, and where; asked before Triton is needed."""
 
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 
 import torch
@@ -56,7 +57,8 @@ def with_operators(task: ClientTask) -> ClientTask:
         return task
     from gcfed.kernels.fusing import fuse_layers  # needs Triton
 
-    return replace(task, model=task.model.rewritten(fuse_layers))
+    watched = task.model.watched
+    return replace(task, model=task.model.rewritten(partial(fuse_layers, watched=watched)))
 
 
 def _may_stand_in(task: ClientTask) -> bool:

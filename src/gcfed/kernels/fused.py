@@ -195,7 +195,7 @@ class FusedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = Product.apply(  # type: ignore[no-untyped-call]
-            x.flatten(0, -2), self.weight
+            x.reshape(-1, x.shape[-1]), self.weight
         )
         if self.bias is not None:
             y = y + self.bias

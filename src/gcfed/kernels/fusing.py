@@ -1,37 +1,44 @@
 """The pass that puts the operators in the place of a module's layers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from gcfed.core.passes import Replacement, replace_modules
+from gcfed.core.torch_internals import has_hooks
 from gcfed.kernels.fitting import fits
 from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
 
 
-def fuse_layers(module: nn.Module) -> tuple[nn.Module, list[str]]:
+def fuse_layers(module: nn.Module, watched: Sequence[str] = ()) -> tuple[nn.Module, list[str]]:
     """Replace plain convolutions, linear layers and group norms by operators.
 
-    The ReLU and the 2x2 max-pool after a layer become part of it where the module can be
-    traced symbolically and all of its parameters are met on the way; else layers are replaced one
-    by one.
+    The ReLU and the 2x2 max-pool after a layer become part of it where a symbolic trace shows all
+    that the module does; else layers are replaced one by one.  Somebody reads what comes into the
+    modules that are ``watched``, so they stay.
     """
-    followed = _followed(module)
+    followed = _followed(module, watched)
     if followed is None:
         return replace_modules(module, _operators({}))
     graph, after = followed
-    module, changed = replace_modules(module, _operators(after))
+    module, changed = replace_modules(module, _operators(after, _owners_of_weights_read(graph)))
     return fx.GraphModule(module, graph), changed
 
 
-def _operators(after: dict[str, list[str]]) -> Replacement:
-    """What takes the place of a layer, which does what follows it too."""
+def _owners_of_weights_read(graph: fx.Graph) -> set[str]:
+    """The layers whose weights are also used beside them, in the dtype that layers have."""
+    return {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+
+
+def _operators(after: dict[str, list[str]], spared: Collection[str] = ()) -> Replacement:
+    """What takes the place of a layer that is not spared, which does what follows it too."""
 
     def replacement(name: str, layer: nn.Module) -> nn.Module | None:
-        if not fits(layer):
+        if name in spared or not fits(layer):
             return None
         following = after.get(name, [])
         if isinstance(layer, nn.Conv2d):
@@ -50,25 +57,51 @@ class _ByLayers(fx.Tracer):
         return not any(m.children())
 
 
-def _followed(module: nn.Module) -> tuple[fx.Graph, dict[str, list[str]]] | None:
-    """The module's calls without what convolutions will do, and that; None if untraceable."""
+class _Unseen(TorchFunctionMode):
+    """Notes calls of torch that a symbolic trace does not see, since no input is among them.
+
+    Random numbers, buffers that are written into, gradients that are switched off: in the trace
+    they would be there once and for all, or not at all.
+    """
+
+    called = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        seen: list[bool] = []
+        fx.node.map_aggregate((args, kwargs or {}), lambda v: seen.append(isinstance(v, fx.Proxy)))
+        self.called |= not any(seen)
+        return func(*args, **(kwargs or {}))
+
+
+def _followed(
+    module: nn.Module, watched: Sequence[str]
+) -> tuple[fx.Graph, dict[str, list[str]]] | None:
+    """The module's calls without what convolutions will do, and that; None if they do not show."""
     try:
-        graph = _ByLayers().trace(module)
+        with _Unseen() as unseen:
+            graph = _ByLayers().trace(module)
     except Exception:  # a module may do anything in its forward pass
         return None
-    met = {name for name, _ in fx.GraphModule(module, graph).named_parameters()}
-    if met != {name for name, _ in module.named_parameters()}:
-        return None
-    layers = dict(module.named_modules())
     calls = [node for node in graph.nodes if node.op == "call_module"]
     targets = [node.target for node in calls]
+    met = _names(fx.GraphModule(module, graph)) == _names(module)
+    if unseen.called or not met or not set(watched) <= set(targets):
+        return None
+    layers = {n: m for n, m in module.named_modules() if n not in watched}
     after: dict[str, list[str]] = {}
     for node in calls:
-        layer = layers[node.target]
-        if fits(layer) and targets.count(node.target) == 1:
+        layer = layers.get(node.target)
+        if layer is not None and fits(layer) and targets.count(node.target) == 1:
             after[node.target] = _absorb(graph, node, layers, FOLLOWERS.get(type(layer), ()))
     graph.lint()
     return graph, after
+
+
+def _names(module: nn.Module) -> set[str]:
+    """What a module holds."""
+    return {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
 
 
 def _absorb(
@@ -88,15 +121,16 @@ def _absorb(
 
 def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
     if node.op == "call_module":
-        return type(layers[str(node.target)]) is nn.ReLU
+        relu = layers.get(str(node.target))
+        return type(relu) is nn.ReLU and not has_hooks(relu)
     return node.target in (functional.relu, torch.relu, torch.relu_, "relu", "relu_")
 
 
 def _is_pool(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
     """Whether a call is a max-pool of 2x2 pixels, next to each other, all of which are there."""
     if node.op == "call_module":
-        pool = layers[str(node.target)]
-        if type(pool) is not nn.MaxPool2d or pool.return_indices:
+        pool = layers.get(str(node.target))
+        if type(pool) is not nn.MaxPool2d or pool.return_indices or has_hooks(pool):
             return False
         settings: tuple[Any, ...] = (
             pool.kernel_size,

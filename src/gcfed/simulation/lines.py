@@ -185,7 +185,10 @@ def _sha256(weights: Fetched[Tree]) -> str:
 def _train_loss(result: RoundResult) -> Tensor | None:
     """The mean over the clients that entered the round."""
     kept = [k for k, i in enumerate(result.ids) if i not in result.dropped]
-    return result.losses[kept].double().mean() if kept else None
+    if not kept:
+        return None
+    losses = result.losses[kept] if result.dropped else result.losses  # an index would be copied
+    return losses.double().mean()
 
 
 def _number(value: float | None) -> float | None:
