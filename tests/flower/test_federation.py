@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -123,7 +124,9 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path):
     settings = {**SETTINGS, "clients": 2, "cohort": 1, "rounds": 1000}
     write_app(app, settings, path)
     command = [sys.executable, "-m", "gcfed", "deploy", "local", str(app), "--out", str(path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # what a shell starts in the background ignores Ctrl-C, and so would what it starts
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heeding)
     wait_until(lambda: (path / "rounds.jsonl").exists() and Run(path).num_rounds, process)
     started = LocalFederation(tmp_path / "run-federation")
     assert len(started.members()) > 3
