@@ -264,9 +264,12 @@ class FakeCuda:
         self.calls, self.count, fake = [], 0, self
 
         class Stream:
-            def __init__(self):
+            def __init__(self, device=None):
                 fake.count += 1
-                self.name = f"s{fake.count}"
+                self.name = f"s{fake.count}" if device is None else f"s{fake.count} of {device}"
+
+            def __str__(self):
+                return self.name
 
             def wait_stream(self, other):
                 fake.calls.append(f"{self.name} waits for {other.name}")
@@ -302,7 +305,8 @@ class FakeCuda:
 
 
 def test_what_is_asked_of_cuda(monkeypatch):
-    fake, capture = FakeCuda(monkeypatch), "graph pool=pool capture_error_mode=thread_local"
+    fake, own = FakeCuda(monkeypatch), "s5 of cuda:1"
+    capture = f"graph pool=pool stream={own} capture_error_mode=thread_local"
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
@@ -319,7 +323,14 @@ def test_what_is_asked_of_cuda(monkeypatch):
     ]
     assert fake.calls == [
         "in cuda:1",
-        *("s5 waits for root", "in s5", *step, *step, "out s5", "root waits for s5"),
+        *(
+            f"{own} waits for root",
+            f"in {own}",
+            *step,
+            *step,
+            f"out {own}",
+            f"root waits for {own}",
+        ),
         f"in {capture}",
         *step,
         f"out {capture}",
