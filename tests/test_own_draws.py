@@ -10,7 +10,7 @@ from torch import nn
 
 from gcfed import Algorithm, Model, Workers, simulate
 from gcfed.core import keys
-from gcfed.core.own_draws import ModelDraws, draws_of
+from gcfed.core.draw_trial import ModelDraws, draws_of
 from gcfed.core.seeding import generators_seeded
 from gcfed.engines import choose
 from gcfed.errors import InputError

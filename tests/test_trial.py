@@ -175,7 +175,7 @@ def test_a_loss_that_stretches_labels_over_outputs_is_refused(data):
 @pytest.mark.parametrize("num_labels", [2, 3, 5])
 def test_labels_that_are_no_class_are_not_judged_as_one(metric, num_labels):
     x, y = torch.randn(40, 6), (torch.rand(40, num_labels) > 0.5).float()
-    with pytest.raises(InputError, match=f"metric {metric} .*where one class for the logits"):
+    with pytest.raises(InputError, match=f"metric {metric} .*where classes of shape"):
         fit(nn.Linear(6, num_labels), (x, y), loss="bce", metrics=[metric], **SETTINGS)
 
 

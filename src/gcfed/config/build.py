@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -53,8 +53,6 @@ from gcfed.simulation.rehearsal import with_able_engine
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import AT_ONCE, SideStream
 from gcfed.simulation.snapshot import RoundResult, start
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)

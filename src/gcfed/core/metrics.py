@@ -237,11 +237,12 @@ def _is_among_five(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _check_classes(logits: Tensor, y: Tensor) -> None:
-    """Refuse labels that are not a class for each place that has logits."""
-    if logits.ndim < 2 or y.shape != (len(logits), *logits.shape[2:]):
+    """Refuse labels that are no classes; a token, or a pixel, has logits and a class of its own."""
+    wanted = (len(logits), *logits.shape[2:])
+    if logits.ndim < 2 or y.shape != wanted:
         raise InputError(
-            f"an example has logits of shape {list(logits.shape[1:])} and labels of shape "
-            f"{list(y.shape[1:])}, where one class for the logits of each belongs"
+            f"an example has logits of shape {list(logits.shape[1:])} and a label of shape "
+            f"{list(y.shape[1:])}, where classes of shape {list(wanted[1:])} belong"
         )
 
 

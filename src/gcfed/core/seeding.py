@@ -57,7 +57,7 @@ def drawn_since(before: Sequence[Any]) -> bool:
 def torch_states() -> list[Tensor]:
     """Where torch's generators are, those of GPUs that are in use among them.
 
-    No other thread draws by them as it may by Python's and numpy's.
+    During rounds these alone are watched, since other threads may draw by Python's and numpy's.
     """
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return [torch.default_generator.get_state(), *cuda]

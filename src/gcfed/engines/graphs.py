@@ -11,7 +11,16 @@ from gcfed.core import tree
 from gcfed.core.client import Client, ClientTask, Job, Progress, Trained
 from gcfed.core.types import Batch
 from gcfed.engines.engine import Engine
-from gcfed.engines.lineup import Lineup, advance, compact, copy, is_shared, over_clients, own
+from gcfed.engines.lineup import (
+    Lineup,
+    advance,
+    are_same,
+    compact,
+    copy,
+    is_shared,
+    over_clients,
+    own,
+)
 from gcfed.engines.recorder import Body, CudaRecorder, Recorder
 from gcfed.engines.tracing import Compiler
 
@@ -116,8 +125,7 @@ class GraphProgram(ABC):
             for cohort in (self.cohort, lineup.cohort)
         )
         width = self.batch.mask.shape[1]
-        theirs_now, mine_now = lineup.in_memory or (None, None), self.examples or (None, None)
-        same_data = all(a is b for a, b in zip(theirs_now, mine_now, strict=True))
+        same_data = are_same(lineup.in_memory, self.examples)
         same_task = lineup.task == self.task and lineup.width == width
         return same_task and same_data and mine == theirs
 

@@ -83,8 +83,8 @@ class Lineup:
     def examples(self) -> Examples | None:
         """Where all clients' examples lie, if that is one place."""
         first = self.jobs[0].batches.data.examples
-        every = (job.batches.data.examples for job in self.jobs)
-        return first if all(e.x is first.x and e.y is first.y for e in every) else None
+        same = all(are_same(job.batches.data.examples, first) for job in self.jobs)
+        return first if same else None
 
     @property
     def in_memory(self) -> Examples | None:
@@ -114,6 +114,13 @@ class Lineup:
             rows = _index(sorted(busy, key=self.order.__getitem__), self.cohort.key.device)
             trained = tree.map(lambda x: x[rows], trained)
         return tree.split(trained, [job.num_clients for job in self.jobs])
+
+
+def are_same(one: Examples | None, other: Examples | None) -> bool:
+    """Whether two are the same inputs with the same labels, in one place; or none, both of them."""
+    if one is None or other is None:
+        return one is other
+    return one.x is other.x and one.y is other.y
 
 
 def _index(rows: Sequence[int], device: torch.device) -> Tensor:

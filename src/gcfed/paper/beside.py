@@ -186,7 +186,6 @@ def _notes(made: Reproduction) -> list[str]:
         notes.append(
             f"mean (standard deviation) over seeds of the last {SMOOTHED} evaluations, or of "
             f"all if fewer; agrees: within {POINTS:g} points of accuracy, {100 * SHARE:g} % of "
-            "other numbers; the order: "
-            f"from a rank correlation of {ALIKE:g} on"
+            f"other numbers; the order: from a rank correlation of {ALIKE:g} on"
         )
     return notes + [f"claim {verdict}" for verdict in made.verdicts]

@@ -27,10 +27,10 @@ def plan(experiment: Experiment) -> list[str]:
     setup, config = experiment.setup, experiment.config
     schedule, sizes = setup.schedule, setup.data.parts.sizes
     size = sum(weights.numel() for weights in setup.model.params.values())
-    (times, what) = (schedule.epochs, "epoch") if schedule.epochs else (schedule.steps or 0, "step")
+    work = (schedule.epochs, "epoch") if schedule.epochs else (schedule.steps or 0, "step")
     lines = [
         f"{config.model} of {size:,} parameters, trained by {short(config.algorithm)}: "
-        f"{counted(schedule.rounds, 'round')}, a client doing {counted(times, what)} in each",
+        f"{counted(schedule.rounds, 'round')}, a client doing {counted(*work)} in each",
         f"{schedule.cohort_size} of {setup.data.num_clients:,} clients a round; with "
         f"{partition_caption(config.partition)} a client holds {sizes.min():,} to {sizes.max():,} "
         f"of {sizes.sum():,} examples",

@@ -182,7 +182,7 @@ class RunWriter:
 
     @property
     def _journals(self) -> list[Journal]:
-        """What has a line for each round; one that is cut short has more in one than in another."""
+        """The files with a line for each round; one that was cut short is not in all of them."""
         return [self._rounds, *([] if self._probes is None else [self._probes])]
 
     def close(self) -> None:

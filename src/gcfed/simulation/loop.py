@@ -69,7 +69,7 @@ def simulate_together(
     states: dict[int, Position] = dict(enumerate(after or map(start, setups)))
     draws = Draws(setups)
     if first < setups[0].schedule.rounds:
-        _tell_of_own_draws(setups[0])
+        _warn_of_draws(setups[0])
         with naming_hooks(setups[0].algorithm):
             able = rehearse(setups[0], states[0].server, first)
         if able is not setups[0]:
@@ -88,7 +88,7 @@ def simulate_together(
                 return
 
 
-def _tell_of_own_draws(setup: Setup) -> None:
+def _warn_of_draws(setup: Setup) -> None:
     if setup.own_draws:
         warnings.warn(
             f"{', '.join(setup.own_draws)} draws random numbers by functions whose numbers cannot "

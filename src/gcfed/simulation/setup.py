@@ -13,11 +13,11 @@ from gcfed.core.algorithm import Algorithm, Need
 from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.chain import acting_at, parts
 from gcfed.core.client import ClientTask
+from gcfed.core.draw_trial import ModelDraws, draws_of
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.losses import Loss, cross_entropy
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
-from gcfed.core.own_draws import ModelDraws, draws_of
 from gcfed.core.precision import Precision, arithmetic, resolve
 from gcfed.core.schedule import Schedule, check_choice
 from gcfed.core.server import BufferPolicy, ServerTask

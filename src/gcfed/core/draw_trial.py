@@ -1,7 +1,8 @@
-"""Modules that draw random numbers in a way that no key can answer.
+"""A trial of how a model draws random numbers, before its first round.
 
-They draw by functions of torch that `core.draws` does not know, by Python's ``random`` or by numpy.
-For these, global generators are seeded from the key whenever the model runs.
+Most models draw by functions of torch that a key can answer (see `core.draws`).  Some of their
+modules may draw otherwise: by rarer functions of torch, by Python's ``random`` or by numpy.  For
+these, global generators are seeded from the key whenever the model runs.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,9 +24,12 @@ RTOL, ATOL = 1e-3, 1e-5  # a GPU may take sums in another order
 
 
 class ModelDraws(NamedTuple):
-    """How a model draws: the modules that no key can answer, and whether evaluation draws too.
+    """How a model draws.
 
-    A model that does not repeat itself draws in a way that nobody can seed, or changes itself.
+    - ``own``: the modules that draw by functions which no key can answer.
+    - ``in_evaluation``: whether it draws in evaluation mode too.
+    - ``repeats``: whether it gives the same again with the same numbers; else it draws from a
+      generator that nobody can seed, or changes itself.
     """
 
     own: tuple[str, ...] = ()
@@ -34,9 +38,9 @@ class ModelDraws(NamedTuple):
 
 
 def draws_of(model: Model, run: RunModel) -> ModelDraws:
-    """A trial of how a model draws, asked once of a model; ``run(train, key)`` runs it.
+    """How a model draws, tried once; ``run`` runs it on some examples.
 
-    Where the run fails nothing is found: the first step will tell what is wrong.
+    Where that fails nothing is found: the first step will tell what is wrong.
     """
     if model not in _FOUND:
         try:
