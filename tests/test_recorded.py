@@ -23,6 +23,12 @@ from gcfed.kernels.products import ProductConv2d
 from gcfed.simulation.round import prepare
 
 
+@pytest.fixture(autouse=True)
+def no_compiler(monkeypatch):
+    """The compiler's processes are not started: a thread would keep the tests' own from forking."""
+    monkeypatch.setattr("gcfed.engines.recorder.start_compiler", lambda: None)
+
+
 class StandIn(Recorder):
     """Runs a step as often as CUDA does before it records, and replays it by running it."""
 
@@ -224,7 +230,8 @@ def test_what_cannot_be_recorded_runs_as_it_is_written(kind, make_setup, close):
         *_, found = simulate(setup)
     *_, expected = simulate(replace(setup, engine="sequential"))
     close(found.server, expected.server)
-    assert engine.recorder.captures == 2  # compiled and not; later rounds do not try again
+    # where clients begin, and a step, compiled and not; later rounds do not try again
+    assert engine.recorder.captures == 3
     reason = "RuntimeError: operation not permitted"
     assert [str(warning.message) for warning in told] == [
         f"the step is not compiled, so it is slower: {reason}",

@@ -1,6 +1,7 @@
 """A run in three parts: the server's task, the clients' task and the population, each by itself."""
 
 import ast
+import copy
 import pickle
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import gcfed.core.server
 from gcfed import InputError, parse, simulate, start
 from gcfed.core import keys, tree
 from gcfed.core.batches import Batches, DataHandle
-from gcfed.core.client import Job, cohort_of
+from gcfed.core.client import Facts, Job, cohort_of
 from gcfed.core.memory import HostStore
 from gcfed.core.server import Arrived, NonFiniteUpdateError, ServerTask
 from gcfed.core.types import Examples
@@ -38,11 +39,14 @@ def train_alone(setup, server, memory, t, client):
         t=t,
         memory=memory.gather([client], lambda: setup.algorithm.init_client(anchor), setup.device),
         buffers=tree.expand(server.buffers, 1),
-        label_counts=own.y.bincount(minlength=5)[None],
-        filled_counts=own.y.bincount(minlength=5)[None],  # fill is none
-        num_examples=torch.tensor([len(own.y)]),
-        plans=[plan],
-        key=keys.of_clients(setup.schedule.seed, t, [client]),
+        facts=Facts.of(
+            label_counts=own.y.bincount(minlength=5)[None],
+            filled_counts=own.y.bincount(minlength=5)[None],  # fill is none
+            num_examples=torch.tensor([len(own.y)]),
+            plans=[plan],
+            key=keys.of_clients(setup.schedule.seed, t, [client]),
+            like=anchor["fc2.weight"],
+        ),
     )
     job = Job(setup.client_task, cohort, Batches(DataHandle(own), [plan]), 1)
     (trained,) = setup.chosen.make()([job])
@@ -138,6 +142,15 @@ print(pickle.loads({pickle.dumps(handle)!r}).examples.x.tolist())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[0.0, 1.0, 2.0]", done.stderr
+
+
+def test_a_copy_of_data_has_a_handle_of_its_own(data):
+    used = replace(data)
+    name, text, twin = used.handle.name, pickle.dumps(used), copy.deepcopy(used)
+    assert twin.handle.examples.x is twin.x and twin.handle is not used.handle
+    del used, twin  # as in a process that never had them
+    again = pickle.loads(text)
+    assert again.handle.name != name and torch.equal(again.handle.examples.x, data.x)
 
 
 def test_models_are_kept_only_where_asked(make_setup, close):

@@ -30,7 +30,7 @@ def read_all(folder: Path) -> dict[str, Reproduction]:
     """The reproductions in a folder by the names of their files, in the order of the paper."""
     found = {
         path.stem: read_reproduction(json.loads(path.read_text(encoding="utf-8")), str(path))
-        for path in sorted(folder.glob("*.json"))
+        for path in sorted(folder.glob("*.json"), key=lambda path: path.stem)
     }
     order = item_names()
     return dict(sorted(found.items(), key=lambda pair: order.index(pair[1].item.name)))
@@ -55,12 +55,19 @@ def section(name: str, made: Reproduction, remarks: str = "") -> str:
     facts += [f"{duration(how.seconds)} of training"] if how.seconds else []
     facts += [f"commit {how.commit[:10]}"] if how.commit else []
     return (
-        f"\n## {made.item.title}\n\n"
+        f"\n## {heading(made)}\n\n"
         f"{made.item.source} of the paper; {', '.join(facts)}.\n\n"
         f"```console\n$ {how.command}\n```\n\n"
         f"{Beside(made).render('markdown')}\n{remarks}"
         f"![{made.item.title}]({picture(name)})\n"
     )
+
+
+def heading(made: Reproduction) -> str:
+    """What a table or figure shows; of one with several cells, which one was done."""
+    cells = dict.fromkeys(number.cell for number in made.numbers)
+    only = len(cells) == 1 < len(made.item.cells)
+    return f"{made.item.title}: {next(iter(cells))}" if only else made.item.title
 
 
 def picture(name: str) -> str:

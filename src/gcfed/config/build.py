@@ -51,7 +51,7 @@ from gcfed.simulation.evaluation import TestSet
 from gcfed.simulation.lines import Record
 from gcfed.simulation.rehearsal import with_able_engine
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.side_stream import AT_ONCE, SideStream
+from gcfed.simulation.side_stream import AT_ONCE, Milestone, SideStream
 from gcfed.simulation.snapshot import RoundResult, start
 
 
@@ -116,12 +116,15 @@ class Experiment:
 
 
 def begin_records(
-    experiments: Sequence[Experiment], results: Sequence[RoundResult], side: SideStream
+    experiments: Sequence[Experiment],
+    results: Sequence[RoundResult],
+    side: SideStream,
+    mark: Milestone | None = None,
 ) -> Callable[[], list[Record]]:
     """Have the lines of a round of runs that are trained together made; what is given waits."""
     setups, tests = [e.setup for e in experiments], [e.tests for e in experiments]
     due = experiments[0].is_due(results[0].round)
-    return lines.begin_records(setups, results, tests, side, due=due)
+    return lines.begin_records(setups, results, tests, side, mark, due=due)
 
 
 def build(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.lazy import LazyInputs, Stored, in_turn
+from gcfed.core.transfer import on_device
 from gcfed.core.types import Batch, Examples
 from gcfed.errors import InputError
 
@@ -74,12 +75,14 @@ def plan(
     passes, batches, width = _extent(len(own), batch_size, epochs, steps, fill)
     if fill == "repeat":
         own = repeated(own, batch_size)
+    missing = batches * width - len(own)
     index = np.empty((passes, batches * width), np.int64)
-    index[:, len(own) :] = own[0]
     for row in index:
         row[: len(own)] = rng.permutation(own)
     sizes = np.full((passes, batches), width)
-    sizes[:, -1] -= batches * width - len(own)
+    if missing:
+        index[:, len(own) :] = own[0]
+        sizes[:, -1] -= missing
     seed = int(rng.integers(2**63))
     return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps], seed)
 
@@ -182,8 +185,8 @@ class Batches:
             index[: len(plan), k, : plan.index.shape[1]] = plan.index[:num_steps]
             sizes[: len(plan), k] = plan.sizes[:num_steps]
         device = self.data.examples.y.device
-        rows, real = torch.from_numpy(index).to(device), torch.from_numpy(sizes).to(device)
-        return rows, torch.arange(width, device=device) < real[..., None]
+        mask = torch.arange(width) < torch.from_numpy(sizes)[..., None]
+        return on_device(torch.from_numpy(index), device), on_device(mask, device)
 
     def _of_steps(self, steps: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Batch]:
         """The batches of steps, given by the numbers of examples and which are no padding."""

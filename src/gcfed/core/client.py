@@ -17,6 +17,7 @@ from gcfed.core.losses import Loss
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
 from gcfed.core.seeding import generators_seeded
+from gcfed.core.transfer import on_device
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Inputs, Output, Transform, Upload
 
@@ -43,6 +44,43 @@ class Client(NamedTuple):
     key: Tensor
 
 
+class Facts(NamedTuple):
+    """What is known of the clients of a round before it begins, stacked, where they train."""
+
+    label_counts: Tensor
+    filled_counts: Tensor
+    num_examples: Tensor
+    num_steps: Tensor
+    key: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        label_counts: Tensor,
+        filled_counts: Tensor,
+        num_examples: Tensor,
+        plans: Sequence[BatchPlan],
+        key: Tensor,
+        like: Tensor,
+    ) -> "Facts":
+        """On the device of a parameter, counts as `counting_dtype` says."""
+        dtype, device = counting_dtype(like), like.device
+        steps = torch.tensor([len(plan) for plan in plans])
+        return cls(
+            on_device(label_counts.to(dtype), device),
+            on_device(filled_counts.to(dtype), device),
+            on_device(num_examples.to(dtype), device),
+            on_device(steps.to(dtype), device),
+            on_device(key, device),
+        )
+
+
+def counting_dtype(like: Tensor) -> torch.dtype:
+    """In which counts, losses and weights of clients are kept: at least float32."""
+    return torch.promote_types(like.dtype, torch.float32)
+
+
 def cohort_of(
     anchor: Tree,
     message: State,
@@ -51,27 +89,18 @@ def cohort_of(
     t: int,
     memory: State,
     buffers: Tree,
-    label_counts: Tensor,
-    filled_counts: Tensor,
-    num_examples: Tensor,
-    plans: Sequence[BatchPlan],
-    key: Tensor,
+    facts: Facts,
 ) -> Client:
     """The clients of a round, stacked: what all received, and what each has of its own."""
-    like, n = next(iter(anchor.values())), len(plans)
-    device, counts = like.device, torch.promote_types(like.dtype, torch.float32)
+    like, n = next(iter(anchor.values())), len(facts.key)
     return Client(
         anchor=tree.expand(anchor, n),
         message=tree.expand(message, n),
-        lr=torch.tensor(lr, dtype=counts, device=device).expand(n),
-        round=torch.tensor(t, device=device).expand(n),
+        lr=torch.full((), lr, dtype=counting_dtype(like), device=like.device).expand(n),
+        round=torch.full((), t, dtype=torch.int64, device=like.device).expand(n),
         memory=memory,
         buffers=buffers,
-        label_counts=label_counts.to(device, counts),
-        filled_counts=filled_counts.to(device, counts),
-        num_examples=num_examples.to(device, counts),
-        num_steps=torch.tensor([len(plan) for plan in plans]).to(device, counts),
-        key=key.to(device),
+        **facts._asdict(),
     )
 
 

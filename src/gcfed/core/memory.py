@@ -68,6 +68,8 @@ class HostStore(Generic[Row]):
 
     def gather(self, ids: Sequence[int], init: Callable[[], Row], device: torch.device) -> Row:
         fresh = init()
+        if not self.rows.root and not tree.holds_tensors(fresh):  # most algorithms keep nothing
+            return fresh
         rows = [fresh if (row := self.find(i)) is None else row for i in ids]
         return tree.stack([tree.map(lambda x: x.to(device), row) for row in rows])
 
@@ -89,7 +91,7 @@ class HostStore(Generic[Row]):
 def apart(ids: Sequence[int], stacked: Row) -> Iterator[tuple[int, Row]]:
     """A cohort's rows one by one, on the host; none where they hold nothing."""
     host = tree.map(lambda x: x.cpu(), stacked)
-    if tree.holds_tensors(host):  # most algorithms keep nothing
+    if tree.holds_tensors(host):
         yield from ((i, tree.take(host, k)) for k, i in enumerate(ids))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
@@ -11,11 +12,13 @@ from torch.func import vmap
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.chain import acting_at
+from gcfed.core.client import counting_dtype
 from gcfed.core.hook_checks import with_checked_hooks
 from gcfed.core.memory import Store
 from gcfed.core.precision import arithmetic
 from gcfed.core.roles import Role
 from gcfed.core.schedule import Schedule
+from gcfed.core.transfer import on_device
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import ServerContext, Upload
 from gcfed.errors import DivergedError
@@ -117,8 +120,9 @@ class ServerTask:
             received, held = vmap(hear)(received, held, arrived.key)
             rows = rows.scatter(arrived.ids, held)
         sizes = self.sizes(arrived.num_examples)
-        weights = (sizes / sizes.sum()).to(device, _counting_dtype(server.params))
-        mean = tree.map(torch.clone, self.algorithm.aggregate(received, weights, ctx))
+        dtype = counting_dtype(next(iter(server.params.values())))
+        weights = on_device((sizes / sizes.sum()).to(dtype), device)
+        mean = tree.apart(self.algorithm.aggregate(received, weights, ctx), received)
         averaged = _average(server.buffers, arrived.buffers, weights) if self.is_averaging else {}
         count = PartialMean(len(arrived.ids), sizes.sum().item(), *mean, averaged)
         return count, rows
@@ -155,7 +159,7 @@ class ServerTask:
             state=server.state,
             message={},
             round=t,
-            key=keys.key(self.schedule.seed, t, nobody).to(device),
+            key=_key(self.schedule.seed, t, nobody, device),
             cohort_size=cohort_size,
             num_clients=self.num_clients,
             roles=self.roles,
@@ -163,21 +167,33 @@ class ServerTask:
         )
 
 
+@lru_cache(maxsize=8)  # a round asks more than once, and a copy to a device takes its time
+def _key(seed: int, t: int, client: int, device: torch.device) -> Tensor:
+    return on_device(keys.key(seed, t, client), device)
+
+
+def are_finite(arrived: Arrived) -> Tensor:
+    """Whether all that travelled is finite; of what is, a sum too large for its dtype is taken as
+    not finite, which `finite_rows` sets right.
+    """
+    sums = [x.sum(1) for x in _numbers(arrived)]
+    if not sums:
+        return torch.ones((), dtype=torch.bool, device=arrived.key.device)
+    return torch.stack(sums).isfinite().all()
+
+
 def finite_rows(arrived: Arrived) -> list[int]:
     """Which rows hold finite numbers only, in all that travelled."""
-    sent = [x for _, x in tree.leaves((arrived.delta, arrived.message, arrived.buffers))]
-    rows = [x.reshape(len(x), x[0].numel()) for x in sent if x.is_floating_point()]
-    start = torch.zeros(len(arrived.ids), dtype=torch.float64, device=arrived.key.device)
-    sums = sum((x.sum(1).double() for x in rows), start)
-    if sums.isfinite().all():  # and so is everything that was added
+    if are_finite(arrived):
         return list(range(len(arrived.ids)))
-    finite = torch.stack([x.isfinite().all(1) for x in rows]).all(0)
+    finite = torch.stack([x.isfinite().all(1) for x in _numbers(arrived)]).all(0)
     return [k for k, good in enumerate(finite.tolist()) if good]
 
 
-def _counting_dtype(params: Tree) -> torch.dtype:
-    """In which losses and weights of clients are kept: at least float32."""
-    return torch.promote_types(next(iter(params.values())).dtype, torch.float32)
+def _numbers(arrived: Arrived) -> list[Tensor]:
+    """All that travelled and is not counted, each with a row for a client."""
+    sent = [x for _, x in tree.leaves((arrived.delta, arrived.message, arrived.buffers))]
+    return [x.flatten(1) if x.ndim > 1 else x[:, None] for x in sent if x.is_floating_point()]
 
 
 def _blend(values: Sequence[T], shares: Sequence[float]) -> T:

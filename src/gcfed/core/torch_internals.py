@@ -20,6 +20,21 @@ TRIED = ("2.11", "2.13")
 """The versions of torch with which all of this was seen to work: a GPU's, then a CPU's."""
 
 
+def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
+    """Write tensors over others, all at once where a device can."""
+    torch._foreach_copy_(to, source)
+
+
+def differences(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
+    """One tensor less the other, of all at once where a device can."""
+    return list(torch._foreach_sub(a, b))
+
+
+def lengths(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The norm of each, summed in a dtype, of all at once where a device can."""
+    return list(torch._foreach_norm(tensors, dtype=dtype))
+
+
 UNSAID_VIEWS = (
     torch.ops.aten.unsafe_split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default,

@@ -1,8 +1,9 @@
 """Clients' examples, held as tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +38,10 @@ class FederatedData:
         if self.has_classes and not 0 <= self.y.min() <= self.y.max() < self.num_classes:
             found = f"{self.y.min()} to {self.y.max()}"
             raise InputError(f"labels from {found} are not of {self.num_classes} classes")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: no handle, as that would stand for the examples it has here."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def has_classes(self) -> bool:

@@ -7,7 +7,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from gcfed.core import keys, tree
 from gcfed.core.batches import Batches
-from gcfed.core.client import Job, Trained, cohort_of
+from gcfed.core.client import Facts, Job, Trained, cohort_of
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.tree import State, Tree
 from gcfed.deploy.node_memory import NodeMemory
@@ -58,11 +58,14 @@ class Node:
             t=t,
             memory=tree.expand(tree.map(lambda x: x.to(setup.device), memory), 1),
             buffers=tree.expand(buffers, 1),
-            label_counts=data.label_counts([0]),
-            filled_counts=setup.population.filled_counts([0]),
-            num_examples=data.num_examples([0]),
-            plans=[plan],
-            key=keys.of_clients(setup.schedule.seed, t, [self.client]),
+            facts=Facts.of(
+                label_counts=data.label_counts([0]),
+                filled_counts=setup.population.filled_counts([0]),
+                num_examples=data.num_examples([0]),
+                plans=[plan],
+                key=keys.of_clients(setup.schedule.seed, t, [self.client]),
+                like=next(iter(anchor.values())),
+            ),
         )
         job = Job(setup.client_task, cohort, Batches(data.handle, [plan]), 1)
         with naming_hooks(setup.algorithm), keys.untouched(), setup.arithmetic():

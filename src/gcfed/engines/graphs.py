@@ -3,12 +3,13 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
 from gcfed.core import tree
 from gcfed.core.client import Client, ClientTask, Job, Progress, Trained
+from gcfed.core.torch_internals import copy_all
 from gcfed.core.types import Batch
 from gcfed.engines.engine import Engine
 from gcfed.engines.lineup import (
@@ -64,7 +65,7 @@ class GraphEngine(Engine):
         if self._program is None or not self._program.fits(lineup):
             self.close()
             self._program = self.program(lineup, recorder)
-        return lineup.finish(self._program.run(lineup))
+        return lineup.by_job(self._program.run(lineup))
 
     def recorded(self, clients: int) -> Callable[[], None]:
         """What replays the step of so many clients, after a round in which it was recorded."""
@@ -107,6 +108,8 @@ class GraphProgram(ABC):
         self.examples = lineup.in_memory
         self.index = torch.zeros_like(self.batch.mask, dtype=torch.int64)
         self.sizes = many_sizes(len(lineup.steps))
+        self._cohort_kind = _kind(self.cohort)
+        self._places = [compact(x) for _, x in tree.leaves(self.cohort)]
         self._replays: dict[int, Callable[[], None]] = {}
         self._compiler: Compiler | None = recorder.compile
 
@@ -120,22 +123,18 @@ class GraphProgram(ABC):
 
     def fits(self, lineup: Lineup) -> bool:
         """Whether this is the same work, in another round."""
-        mine, theirs = (
-            [(path, x.shape, x.dtype, is_shared(x)) for path, x in tree.leaves(cohort)]
-            for cohort in (self.cohort, lineup.cohort)
-        )
         width = self.batch.mask.shape[1]
         same_data = are_same(lineup.in_memory, self.examples)
         same_task = lineup.task == self.task and lineup.width == width
-        return same_task and same_data and mine == theirs
+        return same_task and same_data and _kind(lineup.cohort) == self._cohort_kind
 
-    def run(self, lineup: Lineup) -> Progress:
-        """Take every client through all its steps."""
+    def run(self, lineup: Lineup) -> Trained:
+        """Take every client through all its steps; the result is good until the next time."""
         self.load(lineup)
         for t, _ in enumerate(self._feed(lineup)):
             active = lineup.active(t)
             self.replay(next(n for n in self.sizes if n >= active))()
-        return self.progress()
+        return self._finish()
 
     def _feed(self, lineup: Lineup) -> Iterator[None]:
         """Put the batches of each step in their place, or the numbers of their examples."""
@@ -159,21 +158,49 @@ class GraphProgram(ABC):
 
     def load(self, lineup: Lineup) -> None:
         """Put the clients of a round in their places, before the first step."""
-        tree.map(lambda to, x: compact(to).copy_(compact(x)), self.cohort, lineup.cohort)
-        self.restore(lineup.begin())
+        copy_all(self._places, [compact(x) for _, x in tree.leaves(lineup.cohort)])
+        self._begin()
+
+    @cached_property
+    def _begin(self) -> Body:
+        return self._recorded(lambda: self.restore(over_clients(self.task.begin, self.cohort)))
+
+    @cached_property
+    def _finish(self) -> Callable[[], Trained]:
+        made: list[Trained] = []
+
+        def body() -> None:
+            made[:] = [over_clients(self.task.finish, self.cohort, self.progress())]
+
+        replay = self._recorded(body)
+
+        def finish() -> Trained:
+            replay()
+            return made[0]
+
+        return finish
+
+    def _recorded(self, body: Body) -> Body:
+        """What a round does once, recorded if it can be: of many small kernels one launch."""
+        try:
+            return self.recorder.capture(body)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # it is done as it is written, which takes little longer
+            return body
 
     def restore(self, at: Progress) -> None:
         """Put the clients where they were."""
         copy(self.at, at)
 
     def progress(self) -> Progress:
-        """How far the clients are, in memory that the next round leaves alone."""
-        return tree.map(torch.clone, self.at)
+        """How far the clients are."""
+        return self.at
 
     def replay(self, n: int) -> Callable[[], None]:
         """What takes the first ``n`` clients, one of the `sizes`, a step further."""
         if n not in self._replays:
-            before = self.progress()
+            before = tree.map(torch.clone, self.progress())
             self._replays[n] = self._record(n)
             self.restore(before)
         return self._replays[n]
@@ -196,6 +223,11 @@ class GraphProgram(ABC):
             warnings.warn(f"the step is not compiled, so it is slower: {reason}", stacklevel=2)
             self._compiler = None
             return self._record(n)
+
+
+def _kind(cohort: Client) -> list[tuple[object, ...]]:
+    """What two cohorts that are trained by one program have in common."""
+    return [(path, x.shape, x.dtype, is_shared(x)) for path, x in tree.leaves(cohort)]
 
 
 def many_sizes(clients: int) -> list[int]:

@@ -12,6 +12,7 @@ from gcfed.core import tree
 from gcfed.core.batches import Batches
 from gcfed.core.client import RECEIVED, Client, ClientTask, Job, Progress, Trained
 from gcfed.core.lazy import LazyInputs
+from gcfed.core.transfer import on_device
 from gcfed.core.types import Batch, Examples
 from gcfed.errors import InputError
 
@@ -39,7 +40,8 @@ class Lineup:
         order = sorted(range(len(steps)), key=lambda k: -steps[k])
         cohort = tree.concat([job.cohort for job in jobs])
         if order != sorted(order):
-            cohort = tree.map(lambda x: x if is_shared(x) else x[order], cohort)
+            rows = on_device(torch.tensor(order), cohort.key.device)
+            cohort = tree.map(lambda x: x if is_shared(x) else x[rows], cohort)
         width = max(job.batches.width for job in jobs)
         return cls(task, cohort, [steps[k] for k in order], width, jobs, order)
 
@@ -108,10 +110,14 @@ class Lineup:
 
     def finish(self, at: Progress) -> list[Trained]:
         """What became of each job's clients, in the order of the job."""
-        trained = over_clients(self.task.finish, self.cohort, at)
+        return self.by_job(over_clients(self.task.finish, self.cohort, at))
+
+    def by_job(self, trained: Trained) -> list[Trained]:
+        """What became of the clients of this line, given to their jobs."""
         busy = range(sum(job.num_clients for job in self.jobs))
         if self.order != list(busy):
-            rows = _index(sorted(busy, key=self.order.__getitem__), self.cohort.key.device)
+            places = torch.tensor(sorted(busy, key=self.order.__getitem__))
+            rows = on_device(places, self.cohort.key.device)
             trained = tree.map(lambda x: x[rows], trained)
         return tree.split(trained, [job.num_clients for job in self.jobs])
 
@@ -121,14 +127,6 @@ def are_same(one: Examples | None, other: Examples | None) -> bool:
     if one is None or other is None:
         return one is other
     return one.x is other.x and one.y is other.y
-
-
-def _index(rows: Sequence[int], device: torch.device) -> Tensor:
-    """An index on a device, which on a GPU is not waited for: only pinned memory allows that."""
-    index = torch.tensor(rows)
-    if device.type == "cuda":
-        index = index.pin_memory()
-    return index.to(device, non_blocking=True)
 
 
 def _repeat_first(x: Tensor, times: int) -> Tensor:

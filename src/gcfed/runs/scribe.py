@@ -1,4 +1,4 @@
-"""Rounds written down, each while a GPU trains the next one."""
+"""Rounds written down, each while a GPU trains the next ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,15 +13,16 @@ from gcfed.simulation.snapshot import RoundResult
 class Scribe:
     """Writes the rounds of runs that are trained together, in order, and tells an observer.
 
-    A GPU works by itself, so there the lines of a round may wait until the next round is under way;
-    elsewhere they are written at once, and so is what probes measure, which takes the device.  At
-    the end of a ``with`` block nothing waits any more.
+    A GPU works by itself, so there a model is judged when the next round is under way, and its line
+    is written when the round after that is; elsewhere both are done at once, and so is what probes
+    measure, which takes the device.  At the end of a ``with`` block nothing waits any more.
     """
 
     def __init__(self, writers: Sequence[RunWriter], observe: Observer) -> None:
         self._writers, self._observe = writers, observe
         self._side = SideStream(writers[0].experiment.setup.device)
-        self._finish: Callable[[], None] | None = None
+        self._judge: Callable[[], Callable[[], None]] | None = None
+        self._write: Callable[[], None] | None = None
 
     def __enter__(self) -> "Scribe":
         return self
@@ -33,24 +34,38 @@ class Scribe:
         with suppress(Exception):  # that which ends the block says more
             self.finish()
 
-    def begin(self, results: Mapping[int, RoundResult]) -> None:
+    def take(self, results: Mapping[int, RoundResult]) -> None:
         """Have a round of some runs, by their place among the writers, written down soon."""
-        self.finish()
+        if self._judge is not None:  # no round was under way since
+            self.finish()
         experiments, ended = [self._writers[i].experiment for i in results], Moment.now()
-        make = begin_records(experiments, list(results.values()), self._side)
+        mark = self._side.mark()
 
-        def finish() -> None:
-            lines = dict(zip(results, make(), strict=True))
-            for i, result in results.items():
-                self._writers[i].add(result, lines[i], ended)
-            self._observe(lines)
+        def judge() -> Callable[[], None]:
+            make = begin_records(experiments, list(results.values()), self._side, mark)
 
-        self._finish = finish
+            def write() -> None:
+                lines = dict(zip(results, make(), strict=True))
+                for i, result in results.items():
+                    self._writers[i].add(result, lines[i], ended)
+                self._observe(lines)
+
+            return write
+
+        self._judge = judge
         if not self._side.is_beside or any(experiment.probes for experiment in experiments):
             self.finish()
 
+    def go_on(self) -> None:
+        """Write down what was judged, and have judged what was taken."""
+        write, self._write = self._write, None
+        if write is not None:
+            write()
+        judge, self._judge = self._judge, None
+        if judge is not None:
+            self._write = judge()
+
     def finish(self) -> None:
-        """Write down what waits for it."""
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish()
+        """Write down all that waits for it."""
+        self.go_on()
+        self.go_on()

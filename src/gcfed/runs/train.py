@@ -121,17 +121,17 @@ def _train(writers: Sequence[RunWriter], observe: Observer, rounds: Rounds) -> N
     with (
         stop_request() as request,
         Scribe(writers, observe) as scribe,
-        closing(rounds(setups, places, meanwhile=scribe.finish)) as trained,
+        closing(rounds(setups, places, meanwhile=scribe.go_on)) as trained,
     ):
         for outcomes in trained:
-            scribe.finish()
             for k, outcome in outcomes.items():
                 if isinstance(outcome, DivergedError):
+                    scribe.finish()
                     writers[live[k]].diverge(outcome)
             done = {live[k]: o for k, o in outcomes.items() if isinstance(o, RoundResult)}
             if not done:
                 continue
-            scribe.begin(done)
+            scribe.take(done)
             is_due = clock.is_due(max(result.round for result in done.values()) + 1)
             if is_due or request.made:
                 scribe.finish()  # a checkpoint names no round whose lines are not on the disk

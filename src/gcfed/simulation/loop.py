@@ -4,17 +4,27 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from gcfed.capacity import is_device_shared
 from gcfed.core import keys
+from gcfed.core.client import Facts
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError, InputError
 from gcfed.population.population import Drawn
 from gcfed.simulation.rehearsal import rehearse
-from gcfed.simulation.round import Received, Sent, conclude, prepare, receive
+from gcfed.simulation.round import (
+    Received,
+    Sent,
+    begin_trusting,
+    conclude,
+    facts_of,
+    prepare,
+    receive,
+)
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import wait_for
 from gcfed.simulation.snapshot import Beginning, RoundResult, Snapshot, start
@@ -23,19 +33,33 @@ Position = RoundResult | Snapshot | Beginning
 """Where a run stands between two rounds."""
 
 
+class Known(NamedTuple):
+    """What can be known of a round before it begins: who takes part, and the facts of these."""
+
+    drawn: Drawn
+    facts: Facts | None
+
+
 class Draws:
     """What runs draw, round by round; the next round can be drawn while an accelerator works."""
 
     def __init__(self, setups: Sequence[Setup]) -> None:
         self._setups = setups
-        self._ahead: dict[tuple[int, int], Drawn] = {}
+        self._ahead: dict[tuple[int, int], Known] = {}
 
-    def of(self, run: int, t: int) -> Drawn:
-        return self._ahead.pop((run, t), None) or self._setups[run].population.draw(t)
+    def of(self, run: int, t: int) -> Known:
+        return self._ahead.pop((run, t), None) or self._draw(run, t)
 
     def look_ahead(self, runs: Iterable[int], t: int) -> None:
         if t < self._setups[0].schedule.rounds:
-            self._ahead = {(i, t): self._setups[i].population.draw(t) for i in runs}
+            self._ahead = {(i, t): self._draw(i, t) for i in runs}
+
+    def _draw(self, run: int, t: int) -> Known:
+        setup = self._setups[run]
+        drawn = setup.population.draw(t)
+        ids, plans = list(drawn.plans), list(drawn.plans.values())
+        whole = 0 < len(ids) <= setup.room  # else they are trained part by part
+        return Known(drawn, facts_of(setup, t, ids, plans) if whole else None)
 
 
 def simulate(setup: Setup, after: RoundResult | Snapshot | None = None) -> Generator[RoundResult]:
@@ -122,7 +146,8 @@ def _round(
 ) -> dict[int, RoundResult | DivergedError]:
     """Round ``t`` of every run that goes on, chunk by chunk of their cohorts."""
     clients = {i: at.clients for i, at in states.items()}
-    drawn = {i: draws.of(i, t) for i in states}
+    known = {i: draws.of(i, t) for i in states}
+    drawn = {i: each.drawn for i, each in known.items()}
     chunks = {i: setups[i].chunks(list(drawn[i].plans)) for i in states}
     received: dict[int, list[Received]] = {i: [] for i in states}
     outcomes: dict[int, RoundResult | DivergedError] = {}
@@ -131,19 +156,29 @@ def _round(
         going = [i for i in states if i not in outcomes and c < len(chunks[i])]
         ids = {i: chunks[i][c] for i in going}
         plans = {i: [drawn[i].plans[k] for k in ids[i]] for i in going}
+        facts = {i: known[i].facts if len(chunks[i]) == 1 else None for i in going}
         jobs = [
-            prepare(setups[i], states[i].server, clients[i], t, ids[i], plans[i]) for i in going
+            prepare(setups[i], states[i].server, clients[i], t, ids[i], plans[i], facts[i])
+            for i in going
         ]
         with keys.untouched(), setups[0].arithmetic():
             trained = engine(jobs) if jobs else []
+        runs = {i: (setups[i], states[i].server, clients[i], t) for i in going}
+        sent = {i: Sent.by(job) for i, job in zip(going, jobs, strict=True)}
+        work = dict(zip(going, trained, strict=True))
+        whole = going if count == 1 else []
+        begun = {i: begin_trusting(*runs[i], sent[i], work[i], drawn[i]) for i in whole}
         if c + 1 == count:
             draws.look_ahead(states, t + 1)
             meanwhile()
         wait_for(setups[0].device)
-        for i, job, work in zip(going, jobs, trained, strict=True):
-            run = (setups[i], states[i].server, clients[i], t)
+        for i in going:
             try:
-                part, clients[i] = receive(*run, ids[i], Sent.by(job), work)
+                result = begun[i]() if begun else None
+                if result is not None:
+                    outcomes[i] = result
+                    continue
+                part, clients[i] = receive(*runs[i], ids[i], sent[i], work[i])
                 received[i].append(part)
             except DivergedError as error:
                 outcomes[i] = error

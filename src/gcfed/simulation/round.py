@@ -1,7 +1,7 @@
 """One round as a pure function: broadcast, train, receive, aggregate, update."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -10,14 +10,18 @@ from torch import Tensor
 
 from gcfed.core import keys, tree
 from gcfed.core.batches import Batches, BatchPlan
-from gcfed.core.client import Job, LocalModel, Trained, cohort_of
+from gcfed.core.chain import acting_at
+from gcfed.core.client import Facts, Job, LocalModel, Trained, cohort_of
 from gcfed.core.hook_checks import naming_hooks
-from gcfed.core.server import Arrived, PartialMean, Server
+from gcfed.core.server import Arrived, PartialMean, Server, are_finite
+from gcfed.core.torch_internals import differences, lengths
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Upload
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError
+from gcfed.population.population import Drawn
 from gcfed.simulation.setup import Setup
+from gcfed.simulation.side_stream import fetch
 from gcfed.simulation.snapshot import Clients, RoundResult
 
 
@@ -52,6 +56,7 @@ def prepare(
     t: int,
     ids: Sequence[int],
     plans: Sequence[BatchPlan] | None = None,
+    facts: Facts | None = None,
 ) -> Job:
     """The first half of a round: what each client of the cohort is given to do."""
     plans = plans or [setup.population.plan(t, i) for i in ids]
@@ -64,14 +69,22 @@ def prepare(
         t=t,
         memory=clients.memory.gather(ids, lambda: setup.algorithm.init_client(anchor), device),
         buffers=clients.buffers.gather(ids, lambda: server.buffers, device),
+        facts=facts or facts_of(setup, t, ids, plans),
+    )
+    batches = Batches(setup.data.handle, plans)
+    return Job(setup.client_task, cohort, batches, max(setup.room, len(ids)))
+
+
+def facts_of(setup: Setup, t: int, ids: Sequence[int], plans: Sequence[BatchPlan]) -> Facts:
+    """What is known of clients before round ``t`` begins."""
+    return Facts.of(
         label_counts=setup.data.label_counts(ids),
         filled_counts=setup.population.filled_counts(ids),
         num_examples=setup.data.num_examples(ids),
         plans=plans,
         key=keys.of_clients(setup.schedule.seed, t, ids),
+        like=next(iter(setup.model.params.values())),
     )
-    batches = Batches(setup.data.handle, plans)
-    return Job(setup.client_task, cohort, batches, max(setup.room, len(ids)))
 
 
 class Sent(NamedTuple):
@@ -90,7 +103,10 @@ class Sent(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What came of some clients of a cohort: the mean of those that count, and what is kept."""
+    """What came of some clients of a cohort: the mean of those that count, and what is kept.
+
+    ``finite`` says whether all numbers are, where that was not looked at yet.
+    """
 
     ids: list[int]
     dropped: list[int]
@@ -100,6 +116,7 @@ class Received(NamedTuple):
     losses: Tensor
     bytes_up: int
     bytes_down: int
+    finite: Tensor | None = None
 
 
 def receive(
@@ -110,8 +127,13 @@ def receive(
     ids: Sequence[int],
     sent: Sent,
     trained: Trained,
+    *,
+    trusting: bool = False,
 ) -> tuple[Received, Clients]:
-    """The server takes in what some clients of a cohort send; what is kept of each is replaced."""
+    """The server takes in what some clients of a cohort send; what is kept of each is replaced.
+
+    Where it is ``trusting``, all are taken as finite, and whether they are is told by the result.
+    """
     upload = _as_received(setup, t, ids, sent.key, trained.upload)
     arrived = Arrived(
         ids=list(ids),
@@ -122,7 +144,7 @@ def receive(
         buffers=trained.buffers,
     )
     task, keep = setup.server_task, setup.keep
-    kept = task.accept(t, arrived)
+    kept = list(range(len(ids))) if trusting else task.accept(t, arrived)
     travels = task.is_averaging
     up = (upload.delta, upload.message, trained.buffers if travels else {})
     down = (sent.anchor, sent.message, sent.buffers if travels else {})
@@ -137,6 +159,7 @@ def receive(
         losses=trained.loss.clone(),
         bytes_up=tree.num_bytes(up),
         bytes_down=tree.num_bytes(down),
+        finite=are_finite(arrived) if trusting else None,
     )
     if not kept:
         return received, clients
@@ -171,34 +194,87 @@ def conclude(
     absent: Sequence[int] = (),
 ) -> RoundResult:
     """The end of a round: one step of the global weights along the mean of all clients."""
+    result = begin_conclusion(setup, server, clients, t, received, absent)()
+    assert result is not None  # it was looked at what came
+    return result
+
+
+def begin_conclusion(
+    setup: Setup,
+    server: Server,
+    clients: Clients,
+    t: int,
+    received: Sequence[Received],
+    absent: Sequence[int] = (),
+) -> Callable[[], RoundResult | None]:
+    """`conclude` without waiting for an accelerator; what is given waits, and gives the result.
+
+    None if something that was trusted to be finite is not.
+    """
     wasted = _sent_in_vain(setup, server, absent)
     ids = [i for part in received for i in part.ids]
     before, means = server.params, [part.mean for part in received if part.mean is not None]
     if means:
         server = setup.server_task.update(server, t, means)
-    norm = _length(tree.sub(server.params, before)).item()
-    if not math.isfinite(norm):
-        raise DivergedError(t, "the step of the global weights is not finite")
-    uploads = [part.uploads for part in received if part.uploads is not None]
-    models = [part.models for part in received if part.models is not None]
-    fate = setup.population.fate
-    return RoundResult(
-        round=t,
-        ids=ids,
-        dropped=[i for part in received for i in part.dropped],
-        uploads=tree.concat(uploads) if uploads else None,
-        models=tree.concat(models) if models else None,
-        losses=tree.concat([part.losses for part in received]) if received else torch.zeros(0),
-        server=server,
-        clients=clients,
-        update_norm=norm,
-        bytes_up=sum(part.bytes_up for part in received),
-        bytes_down=sum(part.bytes_down for part in received) + wasted,
-        absent=list(absent),
-        late=[i for i in ids if fate(t, i).late],
-        corrupted=[i for i in ids if fate(t, i).corrupted],
-        chunk=setup.chunk,
-    )
+    norm = _distance(server.params, before)
+    trusted = [part.finite.to(norm) for part in received if part.finite is not None]
+    fetched = fetch(torch.stack([norm, *trusted]))
+
+    def finish() -> RoundResult | None:
+        length, *finite = fetched.wait().tolist()
+        if not all(finite):
+            return None
+        if not math.isfinite(length):
+            raise DivergedError(t, "the step of the global weights is not finite")
+        uploads = [part.uploads for part in received if part.uploads is not None]
+        models = [part.models for part in received if part.models is not None]
+        fate = setup.population.fate
+        return RoundResult(
+            round=t,
+            ids=ids,
+            dropped=[i for part in received for i in part.dropped],
+            uploads=tree.concat(uploads) if uploads else None,
+            models=tree.concat(models) if models else None,
+            losses=tree.concat([part.losses for part in received]) if received else torch.zeros(0),
+            server=server,
+            clients=clients,
+            update_norm=length,
+            bytes_up=sum(part.bytes_up for part in received),
+            bytes_down=sum(part.bytes_down for part in received) + wasted,
+            absent=list(absent),
+            late=[i for i in ids if fate(t, i).late],
+            corrupted=[i for i in ids if fate(t, i).corrupted],
+            chunk=setup.chunk,
+        )
+
+    return finish
+
+
+def begin_trusting(
+    setup: Setup,
+    server: Server,
+    clients: Clients,
+    t: int,
+    sent: Sent,
+    trained: Trained,
+    drawn: Drawn,
+) -> Callable[[], RoundResult | None]:
+    """`receive` and `begin_conclusion` of a whole cohort whose updates are taken as finite.
+
+    Nothing is awaited, so that an accelerator has all of a round to do while the host does
+    something else.  What is given says None where it was not so, or where the host keeps something
+    of each client and would have had to wait for it: then all is to be done by `receive`.
+    """
+    averaging = setup.server_task.is_averaging
+    kept = (trained.upload.memory, {} if averaging else trained.buffers)
+    if acting_at(setup.algorithm, "init_row", "receive") or tree.holds_tensors(kept):
+        return lambda: None
+    ids = list(drawn.plans)
+    try:
+        part, after = receive(setup, server, clients, t, ids, sent, trained, trusting=True)
+        return begin_conclusion(setup, server, after, t, [part], drawn.absent)
+    except Exception:  # a hook that refuses what is not finite, say; if not, it shows there
+        return lambda: None
 
 
 def _sent_in_vain(setup: Setup, server: Server, absent: Sequence[int]) -> int:
@@ -210,7 +286,7 @@ def _sent_in_vain(setup: Setup, server: Server, absent: Sequence[int]) -> int:
     return len(absent) * tree.num_bytes((*task.broadcast(server), averaged))
 
 
-def _length(a: Tree) -> Tensor:
-    """The norm, summed in double precision."""
-    each = [torch.linalg.vector_norm(x, dtype=torch.float64) for x in a.values()]
+def _distance(a: Tree, b: Tree) -> Tensor:
+    """How far two are apart, summed in double precision."""
+    each = lengths(differences(list(a.values()), list(b.values())), torch.float64)
     return torch.stack(each).square().sum().sqrt()

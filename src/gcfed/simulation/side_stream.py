@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from gcfed.core import tree
 
@@ -12,6 +13,10 @@ T = TypeVar("T")
 
 HIGH = -1
 """The priority of streams of our own: those that a capture uses come from another pool."""
+
+
+Milestone = torch.cuda.Event
+"""A place in what a GPU was asked to do."""
 
 
 class Fetched(Generic[T]):
@@ -43,13 +48,22 @@ class SideStream:
         """Whether work here leaves the host and the current stream alone."""
         return self._stream is not None
 
+    def mark(self) -> Milestone | None:
+        """Where the current stream has come to, for `entered`."""
+        if self._stream is None:
+            return None
+        return _recorded(torch.cuda.current_stream(self._stream.device))
+
     @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Inside, work is put here; it begins when all that was asked for before is done."""
+    def entered(self, mark: Milestone | None = None) -> Iterator[None]:
+        """Inside, work is put here; it begins when all that came before the mark, or now, is done.
+
+        So what was asked for after the mark, a round of training say, goes on beside it.
+        """
         if self._stream is None:
             yield
             return
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        self._stream.wait_event(mark or _recorded(torch.cuda.current_stream(self._stream.device)))
         with torch.cuda.stream(self._stream):
             yield
 
@@ -57,13 +71,24 @@ class SideStream:
         """Copy what was computed here to the host, after all work that is here already."""
         if self._stream is None:
             return Fetched(tree.map(lambda x: x.cpu(), value))
-        # torch takes memory that is pinned for such copies, so they do not wait
-        host = tree.map(lambda x: x.to("cpu", non_blocking=True), value)
-        return Fetched(host, _recorded(self._stream))
+        return _fetched(value, self._stream)
 
 
 AT_ONCE = SideStream()
 """For numbers that are needed before anything else is done."""
+
+
+def fetch(value: Tensor) -> Fetched[Tensor]:
+    """Copy a tensor to the host, after all that its device was asked for."""
+    if value.device.type != "cuda":
+        return Fetched(value.cpu())
+    return _fetched(value, torch.cuda.current_stream(value.device))
+
+
+def _fetched(value: T, stream: torch.cuda.Stream) -> Fetched[T]:
+    # torch takes memory that is pinned for such copies, so they do not wait
+    host = tree.map(lambda x: x.to("cpu", non_blocking=True), value)
+    return Fetched(host, _recorded(stream))
 
 
 def wait_for(device: torch.device) -> None:
