@@ -19,6 +19,8 @@ ColorMode = Literal["RGB", "L"]
 
 AT_ONCE = 64  # images that a thread is given: to hand over each alone costs a tenth of reading it
 
+SMALL = 128 * 128  # pixels; up to so many, threads wait for each other longer than they decode
+
 _MAX_PIXELS = 2**26
 
 
@@ -43,7 +45,7 @@ def decode_all(
     *,
     resize: bool = False,
 ) -> np.ndarray:
-    """Images as uint8 ``[n, channels, rows, columns]``, decoded by several threads.
+    """Images as uint8 ``[n, channels, rows, columns]``, decoded by several threads unless small.
 
     ``size`` is width and height; an image of another is an `InputError` unless ``resize`` is given.
     """
@@ -60,8 +62,13 @@ def decode_all(
         for i in range(start, min(start + AT_ONCE, len(names))):
             decode(i)
 
+    starts = range(0, len(names), AT_ONCE)
+    if width * height <= SMALL and not resize:
+        for start in starts:
+            decode_some(start)
+        return out
     with ThreadPoolExecutor(available_cores()) as threads:
-        for _ in threads.map(decode_some, range(0, len(names), AT_ONCE)):
+        for _ in threads.map(decode_some, starts):
             pass
     return out
 
