@@ -7,6 +7,7 @@ import torch
 from running import lines, tiny
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 
 from gcfed import (
     ALGORITHMS,
@@ -21,6 +22,7 @@ from gcfed import (
 )
 from gcfed.core import tree
 from gcfed.core.precision import arithmetic
+from gcfed.data import Lazy, dataset_from
 from gcfed.runs.train import run_together
 from gcfed.simulation.side_stream import AT_ONCE
 
@@ -78,6 +80,57 @@ def test_seeds_together_agree_with_each_alone(on_gpu, close):
     *_, together = simulate_together([setup, other])
     *_, alone = simulate(replace(other, engine=Vectorized()))
     close(together[1].server, alone.server)
+
+
+class Attending(nn.Module):
+    """Draws by functions: dropout of its own, and that of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.fc = nn.Linear(4, 8), nn.Linear(32, 5)
+
+    def forward(self, x):
+        q = self.q(x[:, 0]).unflatten(2, (2, 4)).transpose(1, 2)
+        seen = functional.scaled_dot_product_attention(q, q, q, dropout_p=0.3)
+        return self.fc(functional.dropout(seen.flatten(1), 0.5, self.training))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_functions_draw_is_the_same_on_a_cpu(engine, on_gpu, make_setup, close):
+    changes = {"rounds": 2, "module": Attending()}
+    *_, there = simulate(on_gpu(ALGORITHMS["gcfed"](), engine=engine(), **changes))
+    *_, here = simulate(make_setup(ALGORITHMS["gcfed"](), engine="sequential", **changes))
+    close({k: v.cpu() for k, v in there.server.params.items()}, here.server.params)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_examples_that_are_read_when_they_are_needed(engine, on_gpu, make_setup, data, close):
+    pairs = list(zip(data.x, data.y.tolist(), strict=True))
+    lazy = dataset_from(Lazy(pairs, processes=0), (data.x, data.y), dtype=torch.float64).train.x
+    read = replace(data, x=lazy)
+    *_, there = simulate(on_gpu(ALGORITHMS["gcfed"](), engine=engine(), data=read, rounds=2))
+    *_, here = simulate(make_setup(ALGORITHMS["gcfed"](), engine="sequential", rounds=2))
+    close({k: v.cpu() for k, v in there.server.params.items()}, here.server.params)
+
+
+class Asking(nn.Module):
+    """Reads a number out of a tensor, which no map over clients allows."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.fc(x if x.sum().item() > 1e9 else x + 1)
+
+
+def test_a_model_that_no_map_can_run_is_trained_one_client_after_another(on_gpu, make_setup, close):
+    changes = {"rounds": 2, "module": Asking()}
+    with pytest.warns(UserWarning, match="sequential"):
+        *_, there = simulate(on_gpu(ALGORITHMS["fedavg"](), engine="auto", **changes))
+    *_, here = simulate(make_setup(ALGORITHMS["fedavg"](), engine="sequential", **changes))
+    close({k: v.cpu() for k, v in there.server.params.items()}, here.server.params)
 
 
 class StopError(Exception):
