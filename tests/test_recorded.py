@@ -268,7 +268,7 @@ class FakeCuda:
     """Says what is asked of `torch.cuda`, in order."""
 
     def __init__(self, monkeypatch):
-        self.calls, self.count, fake = [], 0, self
+        self.calls, self.count, self.pools, fake = [], 0, 0, self
 
         class Stream:
             def __init__(self, device=None):
@@ -304,11 +304,32 @@ class FakeCuda:
             "current_stream": lambda: root,
             "stream": Inside,
             "graph": Inside,
-            "graph_pool_handle": lambda: "pool",
+            "graph_pool_handle": self.pool,
+            "set_stream": lambda stream: fake.calls.append(f"set {stream}"),
             "device": lambda device: Inside(str(device)),
             "get_device_name": lambda device: "NVIDIA H200",
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
+
+    def pool(self):
+        self.pools += 1
+        return "pool" * self.pools
+
+
+def test_a_capture_that_fails_leaves_nothing_to_those_that_follow(monkeypatch):
+    """Torch would keep its stream, and take the pool as one that is still being recorded to."""
+    fake, recorder, calls = FakeCuda(monkeypatch), CudaRecorder(torch.device("cuda:1")), []
+
+    def body():
+        calls.append(1)
+        if len(calls) == 3:  # the time that is recorded
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        recorder.capture(body)
+    assert fake.calls[-1] == "set root" and fake.pools == 1
+    recorder.capture(body)
+    assert fake.pools == 2 and "pool=poolpool" in fake.calls[-1]
 
 
 def test_what_is_asked_of_cuda(monkeypatch):

@@ -13,6 +13,7 @@ from test_resume import StopError, assert_same, broken_off, small
 from gcfed import load_run, resume, run, verify
 from gcfed.core import tree
 from gcfed.errors import InputError
+from gcfed.runs import scribe
 from gcfed.runs.journal import Journal
 from gcfed.runs.train import run_together
 from gcfed.simulation import loop
@@ -151,6 +152,46 @@ def test_ctrl_c_leaves_nothing_unwritten(beside, tmp_path):
     assert_same(tmp_path / "a", tmp_path / "straight")
 
 
+def test_too_little_memory_to_judge_a_model_ends_the_run(beside, tmp_path, monkeypatch):
+    """Cohorts are not halved for it, and no line is missing among those that are written."""
+    config, real, asked = small(), scribe.begin_records, []
+    run(config, tmp_path / "straight")
+    beside()
+
+    def short(*judged):
+        asked.append(1)
+        if len(asked) == 4:
+            raise torch.OutOfMemoryError("out of memory")
+        return real(*judged)
+
+    monkeypatch.setattr(scribe, "begin_records", short)
+    with pytest.raises(InputError, match="memory is short where models are judged"):
+        run(config, tmp_path / "a")
+    assert [line["round"] for line in lines(tmp_path / "a")] == [0, 1, 2, 3]
+    resume(tmp_path / "a")
+    assert_same(tmp_path / "a", tmp_path / "straight")
+
+
+def test_no_line_follows_one_that_is_missing(beside, tmp_path, monkeypatch):
+    config, real, hit = small(checkpoint_every=None), Journal.append, []
+    run(config, tmp_path / "straight")
+    beside()
+
+    def interrupted(self, line):
+        if line.get("round") == 4 and not hit:
+            hit.append(1)
+            raise KeyboardInterrupt
+        real(self, line)
+
+    monkeypatch.setattr(Journal, "append", interrupted)
+    summary = run(config, tmp_path / "a")
+    assert summary["status"] == "stopped"
+    assert [line["round"] for line in lines(tmp_path / "a")] == [0, 1, 2, 3]
+    assert (tmp_path / "a" / "checkpoints" / "00000004.json").exists()
+    resume(tmp_path / "a")
+    assert_same(tmp_path / "a", tmp_path / "straight")
+
+
 def test_a_full_disk_is_said_as_ever(beside, tmp_path, monkeypatch):
     config, real = small(), Journal.append
     run(config, tmp_path / "straight")
@@ -167,6 +208,7 @@ def test_a_full_disk_is_said_as_ever(beside, tmp_path, monkeypatch):
     ):
         run(config, tmp_path / "a")
     monkeypatch.undo()
+    assert [line["round"] for line in lines(tmp_path / "a")] == [0, 1, 2, 3]
     assert load_run(tmp_path / "a").summary["status"] == "stopped"
     resume(tmp_path / "a")
     assert_same(tmp_path / "a", tmp_path / "straight")

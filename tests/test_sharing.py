@@ -21,10 +21,10 @@ def test_memory_that_is_missing_may_be_a_neighbours(tmp_path, monkeypatch):
     """So the cohort is not halved, which would change bits; alone it is."""
     real = loop.prepare
 
-    def short(setup, server, clients, t, ids, plans):
+    def short(setup, server, clients, t, ids, *rest):
         if len(ids) > 2:
             raise torch.OutOfMemoryError
-        return real(setup, server, clients, t, ids, plans)
+        return real(setup, server, clients, t, ids, *rest)
 
     monkeypatch.setattr(loop, "prepare", short)
     with pytest.warns(UserWarning, match="2 clients at once instead of 3"):

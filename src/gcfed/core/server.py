@@ -159,7 +159,7 @@ class ServerTask:
             state=server.state,
             message={},
             round=t,
-            key=_key(self.schedule.seed, t, nobody, device),
+            key=_key(self.schedule.seed, t, nobody, device).clone(),
             cohort_size=cohort_size,
             num_clients=self.num_clients,
             roles=self.roles,

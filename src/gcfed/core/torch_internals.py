@@ -4,7 +4,7 @@ A new version of torch may change any of it without notice; a test holds that no
 gcfed reaches for such things.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, cast
@@ -33,6 +33,11 @@ def differences(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
 def lengths(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """The norm of each, summed in a dtype, of all at once where a device can."""
     return list(torch._foreach_norm(tensors, dtype=dtype))
+
+
+def versions(tensors: Iterable[Tensor]) -> list[int]:
+    """How often each tensor was written into."""
+    return [x._version for x in tensors]
 
 
 UNSAID_VIEWS = (

@@ -85,8 +85,14 @@ class CudaRecorder(Recorder):
         capturing = torch.cuda.graph(
             graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
         )
-        with capturing:
-            body()
+        current = torch.cuda.current_stream()
+        try:
+            with capturing:
+                body()
+        except BaseException:  # torch leaves its stream set, and its memory as being recorded to
+            torch.cuda.set_stream(current)
+            self.__dict__.pop("_pool", None)
+            raise
         return graph.replay
 
     @cached_property

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import torch
+
 from gcfed.config.build import begin_records
+from gcfed.errors import InputError
 from gcfed.runs.trackers import Observer
 from gcfed.runs.writer import Moment, RunWriter
 from gcfed.simulation.side_stream import SideStream
@@ -42,12 +45,22 @@ class Scribe:
         mark = self._side.mark()
 
         def judge() -> Callable[[], None]:
-            make = begin_records(experiments, list(results.values()), self._side, mark)
+            try:
+                make = begin_records(experiments, list(results.values()), self._side, mark)
+            except torch.OutOfMemoryError as error:  # not training's, whose cohorts are halved
+                raise InputError(
+                    "memory is short where models are judged beside training: train fewer clients "
+                    "at once (chunk), or judge by fewer examples"
+                ) from error
 
             def write() -> None:
-                lines = dict(zip(results, make(), strict=True))
-                for i, result in results.items():
-                    self._writers[i].add(result, lines[i], ended)
+                try:
+                    lines = dict(zip(results, make(), strict=True))
+                    for i, result in results.items():
+                        self._writers[i].add(result, lines[i], ended)
+                except BaseException:
+                    self._judge = None  # no line follows one that is missing
+                    raise
                 self._observe(lines)
 
             return write
@@ -61,9 +74,9 @@ class Scribe:
         write, self._write = self._write, None
         if write is not None:
             write()
-        judge, self._judge = self._judge, None
-        if judge is not None:
-            self._write = judge()
+        if self._judge is not None:
+            self._write = self._judge()
+            self._judge = None  # now that it is under way
 
     def finish(self) -> None:
         """Write down all that waits for it."""

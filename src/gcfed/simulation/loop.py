@@ -15,11 +15,11 @@ from gcfed.core.hook_checks import naming_hooks
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError, InputError
 from gcfed.population.population import Drawn
+from gcfed.simulation.ahead import begin_trusting
 from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import (
     Received,
     Sent,
-    begin_trusting,
     conclude,
     facts_of,
     prepare,

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gcfed.core import keys, tree
 from gcfed.core.batches import Batches, BatchPlan
-from gcfed.core.chain import acting_at
 from gcfed.core.client import Facts, Job, LocalModel, Trained, cohort_of
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.core.server import Arrived, PartialMean, Server, are_finite
@@ -19,7 +18,6 @@ from gcfed.core.tree import State, Tree
 from gcfed.core.types import Upload
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError
-from gcfed.population.population import Drawn
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import fetch
 from gcfed.simulation.snapshot import Clients, RoundResult
@@ -248,33 +246,6 @@ def begin_conclusion(
         )
 
     return finish
-
-
-def begin_trusting(
-    setup: Setup,
-    server: Server,
-    clients: Clients,
-    t: int,
-    sent: Sent,
-    trained: Trained,
-    drawn: Drawn,
-) -> Callable[[], RoundResult | None]:
-    """`receive` and `begin_conclusion` of a whole cohort whose updates are taken as finite.
-
-    Nothing is awaited, so that an accelerator has all of a round to do while the host does
-    something else.  What is given says None where it was not so, or where the host keeps something
-    of each client and would have had to wait for it: then all is to be done by `receive`.
-    """
-    averaging = setup.server_task.is_averaging
-    kept = (trained.upload.memory, {} if averaging else trained.buffers)
-    if acting_at(setup.algorithm, "init_row", "receive") or tree.holds_tensors(kept):
-        return lambda: None
-    ids = list(drawn.plans)
-    try:
-        part, after = receive(setup, server, clients, t, ids, sent, trained, trusting=True)
-        return begin_conclusion(setup, server, after, t, [part], drawn.absent)
-    except Exception:  # a hook that refuses what is not finite, say; if not, it shows there
-        return lambda: None
 
 
 def _sent_in_vain(setup: Setup, server: Server, absent: Sequence[int]) -> int:

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from gcfed import Algorithm, FederatedData, parse, simulate, start
-from gcfed.core import tree
+from gcfed.core import keys, tree
 from gcfed.core.server import Arrived, NonFiniteUpdateError, are_finite, finite_rows
 from gcfed.core.transfer import on_device
-from gcfed.errors import DivergedError
+from gcfed.errors import DivergedError, InputError
 from gcfed.simulation import loop
-from gcfed.simulation.round import Sent, begin_trusting, conclude, prepare, receive
+from gcfed.simulation.ahead import begin_trusting
+from gcfed.simulation.round import Sent, conclude, prepare, receive
 
 WITHOUT_MEMORY = ("fedavg", "gcfed", "fedyogi", "fedlc + fedavgm", "fedacg", "clip_update(norm=1)")
 WITH_MEMORY = ("scaffold", "moon", "feddyn", "fedvarp", "fedvarp + gcfed")
@@ -99,6 +100,34 @@ def test_runs_end_and_go_on_as_without_trust(torn, make_setup, monkeypatch, clos
 
 
 @dataclass(frozen=True)
+class Writing(Algorithm):
+    """Writes into what it is given."""
+
+    def init_server(self, params):
+        return {"m": tree.zeros(params)}
+
+    def update(self, delta, ctx):
+        m = ctx.state["m"]
+        for name in m:
+            m[name].mul_(0.9).add_(delta[name])
+        ctx.key.add_(1)
+        return tree.map(torch.clone, m), {"m": m}
+
+
+def test_hooks_that_write_into_what_they_are_given_are_told(torn, make_setup):
+    setup = make_setup(Writing(), data=torn, engine="sequential", rounds=8, on_nonfinite="drop")
+    with pytest.raises(InputError, match=r"hooks return new tensors \(x \+ y"):
+        list(simulate(setup))
+
+
+def test_a_key_that_was_written_into_is_nobody_elses(make_setup):
+    setup = make_setup(Writing(), engine="sequential")
+    task, at = setup.server_task, start(setup)
+    task._context(at.server, 0, 3).key.add_(1)
+    assert torch.equal(task._context(at.server, 0, 3).key, keys.key(setup.schedule.seed, 0, 10))
+
+
+@dataclass(frozen=True)
 class Endless(Algorithm):
     """Steps further than numbers go."""
 
@@ -137,6 +166,8 @@ def test_a_mean_that_lies_in_the_memory_of_an_engine_is_copied():
     mean = tree.apart({"a": uploads["a"][0], "b": uploads["b"].mean(0)}, uploads)
     uploads["a"].zero_()
     assert mean["a"].tolist() == [0, 1] and mean["b"].tolist() == [1]
+    median = tree.apart({"a": uploads["a"].sort(0).values[1]}, uploads)
+    assert median["a"].untyped_storage().nbytes() == 16  # and not all that was sorted
 
 
 def test_small_tensors_travel():
