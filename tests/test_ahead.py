@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from gcfed import Algorithm, FederatedData, parse, simulate, start
+from gcfed import Algorithm, parse, simulate, start
 from gcfed.core import keys, tree
 from gcfed.core.server import Arrived, NonFiniteUpdateError, are_finite, finite_rows
 from gcfed.core.transfer import on_device
@@ -50,22 +50,14 @@ def test_what_the_host_keeps_of_clients_is_not_concluded_ahead(text, make_setup)
     assert begin_trusting(setup, *at, *round)() is None
 
 
-@pytest.fixture
-def torn(data):
-    """Client 4 holds an example that is not a number."""
-    x = data.x.clone()
-    x[data.parts[4][0]] = torch.nan
-    return FederatedData(x, data.y, data.parts, data.num_classes)
-
-
 def first_with(setup, client):
     """The first round that draws a client."""
     return next(t for t in range(100) if client in setup.population.sample(t))
 
 
 @pytest.mark.parametrize("text", WITHOUT_MEMORY)
-def test_what_is_not_finite_is_found_out(text, torn, make_setup):
-    setup = make_setup(parse(text), data=torn, engine="sequential")
+def test_what_is_not_finite_is_found_out(text, broken, make_setup):
+    setup = make_setup(parse(text), data=broken, engine="sequential")
     at, *round = trained(setup, first_with(setup, 4))
     assert begin_trusting(setup, *at, *round)() is None
 
@@ -80,10 +72,12 @@ class Strict(Algorithm):
         return delta, ctx.state
 
 
-def test_runs_end_and_go_on_as_without_trust(torn, make_setup, monkeypatch, close):
+def test_runs_end_and_go_on_as_without_trust(broken, make_setup, monkeypatch, close):
     """Hooks that refuse what is not finite are never the ones to tell."""
     for algorithm in (parse("gcfed"), Strict()):
-        setup = make_setup(algorithm, data=torn, engine="sequential", rounds=8, on_nonfinite="drop")
+        setup = make_setup(
+            algorithm, data=broken, engine="sequential", rounds=8, on_nonfinite="drop"
+        )
         strict = replace(setup, schedule=replace(setup.schedule, on_nonfinite="fail"))
         found = list(simulate(setup))
         with pytest.raises(NonFiniteUpdateError) as failure:
@@ -114,8 +108,8 @@ class Writing(Algorithm):
         return tree.map(torch.clone, m), {"m": m}
 
 
-def test_hooks_that_write_into_what_they_are_given_are_told(torn, make_setup):
-    setup = make_setup(Writing(), data=torn, engine="sequential", rounds=8, on_nonfinite="drop")
+def test_hooks_that_write_into_what_they_are_given_are_told(broken, make_setup):
+    setup = make_setup(Writing(), data=broken, engine="sequential", rounds=8, on_nonfinite="drop")
     with pytest.raises(InputError, match=r"hooks return new tensors \(x \+ y"):
         list(simulate(setup))
 
