@@ -157,10 +157,10 @@ def test_rows_that_are_finite():
 
 def test_a_mean_that_lies_in_the_memory_of_an_engine_is_copied():
     uploads = {"a": torch.arange(6.0).view(3, 2), "b": torch.ones(3, 1)}
-    mean = tree.apart({"a": uploads["a"][0], "b": uploads["b"].mean(0)}, uploads)
+    mean = tree.in_own_memory({"a": uploads["a"][0], "b": uploads["b"].mean(0)}, uploads)
     uploads["a"].zero_()
     assert mean["a"].tolist() == [0, 1] and mean["b"].tolist() == [1]
-    median = tree.apart({"a": uploads["a"].sort(0).values[1]}, uploads)
+    median = tree.in_own_memory({"a": uploads["a"].sort(0).values[1]}, uploads)
     assert median["a"].untyped_storage().nbytes() == 16  # and not all that was sorted
 
 

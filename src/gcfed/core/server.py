@@ -122,7 +122,7 @@ class ServerTask:
         sizes = self.sizes(arrived.num_examples)
         dtype = counting_dtype(next(iter(server.params.values())))
         weights = on_device((sizes / sizes.sum()).to(dtype), device)
-        mean = tree.apart(self.algorithm.aggregate(received, weights, ctx), received)
+        mean = tree.in_own_memory(self.algorithm.aggregate(received, weights, ctx), received)
         averaged = _average(server.buffers, arrived.buffers, weights) if self.is_averaging else {}
         count = PartialMean(len(arrived.ids), sizes.sum().item(), *mean, averaged)
         return count, rows
@@ -173,8 +173,10 @@ def _key(seed: int, t: int, client: int, device: torch.device) -> Tensor:
 
 
 def are_finite(arrived: Arrived) -> Tensor:
-    """Whether all that travelled is finite; of what is, a sum too large for its dtype is taken as
-    not finite, which `finite_rows` sets right.
+    """Whether all that travelled is finite, by the sums of its rows.
+
+    Finite numbers whose sum is too large for their dtype are taken as not finite; `finite_rows`
+    then looks at each of them.
     """
     sums = [x.sum(1) for x in _numbers(arrived)]
     if not sums:

@@ -27,8 +27,9 @@ def begin_trusting(
     """`receive` and `begin_conclusion` of a whole cohort whose updates are taken as finite.
 
     Nothing is awaited, so that an accelerator has all of a round to do while the host does
-    something else.  What is given says None where it was not so, or where the host keeps something
-    of each client and would have had to wait for it: then all is to be done by `receive`.
+    something else.  What is given waits for the result.  That is None if an update was not finite,
+    and where the host keeps something of each client, for which it would have had to wait: then the
+    round is to be done by `receive` and `conclude`.
     """
     averaging = setup.server_task.is_averaging
     kept = (trained.upload.memory, {} if averaging else trained.buffers)

@@ -103,7 +103,7 @@ class Sent(NamedTuple):
 class Received(NamedTuple):
     """What came of some clients of a cohort: the mean of those that count, and what is kept.
 
-    ``finite`` says whether all numbers are, where that was not looked at yet.
+    ``finite`` will tell whether all of it is; None where that was looked at before the mean.
     """
 
     ids: list[int]
@@ -130,7 +130,7 @@ def receive(
 ) -> tuple[Received, Clients]:
     """The server takes in what some clients of a cohort send; what is kept of each is replaced.
 
-    Where it is ``trusting``, all are taken as finite, and whether they are is told by the result.
+    A ``trusting`` server takes all updates as finite; whether they are is told by the result.
     """
     upload = _as_received(setup, t, ids, sent.key, trained.upload)
     arrived = Arrived(
@@ -193,7 +193,7 @@ def conclude(
 ) -> RoundResult:
     """The end of a round: one step of the global weights along the mean of all clients."""
     result = begin_conclusion(setup, server, clients, t, received, absent)()
-    assert result is not None  # it was looked at what came
+    assert result is not None  # which is said of trusted updates alone
     return result
 
 
