@@ -1,92 +1,145 @@
 """Which tiles of a kernel are fastest, for the layers of the paper's models: `tile_sizes`.
 
-    python -m benchmarks.tiles --clients 5,60
+    python -m benchmarks.tiles --clients 5,60 --layers resnet18
 
 For each layer the five fastest tiles that were tried, in microseconds, the one in use marked.  A
 time is the mean of forty launches inside a CUDA graph; data are random.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 
 import torch
+from triton.runtime.errors import OutOfResources
 
-from gcfed.kernels import tiles
-from gcfed.kernels.tile_sizes import convolve_tile, weights_tile
+from gcfed.kernels import norm_tiles, tiles
+from gcfed.kernels.tile_sizes import convolve_tile, norm_tile, weights_tile
 
 Tile = tuple[int, ...]
+Kernel = Callable[[str, int, Tile], Callable[[], object]]
 
-LAYERS = {  # images, side with its border, channels in, size of the kernel, channels out, pooled
-    "cnn conv1": (50, 36, 4, 5, 32, True),
-    "cnn conv2": (50, 20, 32, 5, 64, True),
-    "cnn conv2, back": (50, 20, 64, 5, 32, False),
-    "resnet18 layer1": (50, 34, 64, 3, 64, False),
-    "resnet18 layer2": (50, 18, 128, 3, 128, False),
-    "resnet18 layer3": (50, 10, 256, 3, 256, False),
-    "resnet18 layer4": (50, 6, 512, 3, 512, False),
+IMAGES = 50
+LAYERS = {  # side in memory, channels in, border not in memory, kernel, channels out, pooled
+    "cnn conv1": (36, 4, 0, 5, 32, True),
+    "cnn conv2": (20, 32, 0, 5, 64, True),
+    "cnn conv2, back": (16, 64, 2, 5, 32, False),
+    "resnet18 layer1, bordered": (34, 64, 0, 3, 64, False),
+    "resnet18 layer1": (32, 64, 1, 3, 64, False),
+    "resnet18 layer2": (16, 128, 1, 3, 128, False),
+    "resnet18 layer3": (8, 256, 1, 3, 256, False),
+    "resnet18 layer4": (4, 512, 1, 3, 512, False),
 }
+NORMS = {f"resnet18 norm{k}": (32 >> k, 64 << k) for k in range(4)}  # side, channels
+GROUPS = 32
+
+
+def _sizes(layer: str) -> tuple[int, int, int]:
+    """Rows, pixels and inputs of an output."""
+    side, inputs, pad, size, _, pool = LAYERS[layer]
+    rows = (side + 2 * pad - size + 1) // (2 if pool else 1)
+    return rows, IMAGES * rows * rows, size * size * inputs
 
 
 def convolve(layer: str, clients: int, tile: Tile) -> Callable[[], object]:
-    images, side, inputs, size, out, pool = LAYERS[layer]
+    side, inputs, pad, size, out, pool = LAYERS[layer]
     bm, bn, be, warps, stages = tile
-    rows = (side - size + 1) // (2 if pool else 1)
-    m, e = images * rows * rows, size * size * inputs
-    x = _random(clients, images, side, side, inputs)
+    rows, m, e = _sizes(layer)
+    x = _random(clients, IMAGES, side, side, inputs)
     w, bias = _random(clients, out, e), torch.randn(clients, out, device="cuda")
     y = torch.empty(clients, m, out, device="cuda", dtype=x.dtype)
     code = torch.empty(clients, m, out, device="cuda", dtype=torch.uint8)
     back = out if layer.endswith("back") else 0
     return lambda: tiles.convolve[(-(-m // bm), -(-out // bn), clients)](
-        x, w, bias, y, code, w.stride(0), m, rows, rows, side, side, inputs, out, size, e, 1,
+        x, w, bias, y, code, w.stride(0), m, rows, rows, side, side, inputs, out, size, e, 1, pad,
         pool, pool, pool, back, bm, bn, be, num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
 def weights(layer: str, clients: int, tile: Tile) -> Callable[[], object]:
-    images, side, inputs, size, out, _ = LAYERS[layer]
-    be, bn, bm, stages, per = tile
-    rows = side - size + 1
-    m, e = images * rows * rows, size * size * inputs
-    x, g = _random(clients, images, side, side, inputs), _random(clients, images, rows, rows, out)
+    side, inputs, pad, size, out, pool = LAYERS[layer]
+    be, bn, bm, warps, stages, per = tile
+    rows, m, e = _sizes(layer)
+    if pool:
+        rows, m = 2 * rows, 4 * m
+    x, g = _random(clients, IMAGES, side, side, inputs), _random(clients, m, out)
     parts = torch.empty(-(-m // per), clients, out, e, device="cuda")
     biases = torch.empty(-(-m // per), clients, out, device="cuda")
     return lambda: tiles.convolution_weights[(-(-e // be) * -(-out // bn), clients, len(parts))](
-        x, g, parts, biases, clients, m, per, rows, rows, side, side, inputs, out, size, e, 1,
-        rows, rows, 0, be, bn, bm, num_warps=4, num_stages=stages,
+        x, g, parts, biases, clients, m, per, rows, rows, side, side, inputs, out, size, e, 1, pad,
+        be, bn, bm, num_warps=warps, num_stages=stages,
     )  # fmt: skip
+
+
+def norms(layer: str, clients: int, tile: Tile, *, back: bool) -> Callable[[], object]:
+    """A group norm with a residual and ReLU, or its gradient."""
+    side, channels = NORMS[layer]
+    bc, bp, warps = tile
+    x, g, y, other = (_random(clients * IMAGES, side, side, channels) for _ in range(4))
+    w, bias = torch.randn(2, clients, channels, device="cuda")
+    mean, rstd, dw, dbias = torch.randn(4, clients * IMAGES, channels, device="cuda")
+    dother = torch.empty_like(x)
+    grid, sizes = (channels // bc * len(x),), (side * side, channels, channels // GROUPS)
+    if back:
+        return lambda: norm_tiles.normalize_back[grid](
+            g, x, w, bias, y, mean, rstd, other, dother, dw, dbias, IMAGES, *sizes,
+            True, True, bc, bp, num_warps=warps,
+        )  # fmt: skip
+    return lambda: norm_tiles.normalize[grid](
+        x, w, bias, other, y, mean, rstd, IMAGES, 1e-5, *sizes, True, True, bc, bp, num_warps=warps
+    )
 
 
 def convolve_tiles(layer: str) -> tuple[Tile, set[Tile]]:
     """The tile in use, and those to try."""
-    images, side, inputs, size, out, pool = LAYERS[layer]
-    rows = (side - size + 1) // (2 if pool else 1)
-    m, e = images * rows * rows, size * size * inputs
-    widths = {min(n, out) for n in ((32, 64) if pool else (32, 64, 128))}
-    depths = [n for n in (32, 64, 128) if n <= 1 << (e - 1).bit_length()]
+    _, inputs, pad, _, out, pool = LAYERS[layer]
+    _, m, e = _sizes(layer)
+    widths = {min(n, out) for n in ((32, 64) if pool else (64, 128, 256))}
+    depths = [n for n in (32, 64, 128) if (inputs % n == 0 if pad else n <= 2 * e)]
     tried = {
         (bm, bn, be, warps, stages)
         for bm in (64, 128, 256)
         for bn in widths
         for be in depths
-        for warps, stages in ((4, 2), (4, 3), (8, 3))
-        if bm * bn * (4 if pool else 1) <= 32768 and (warps == 8) == (bm * bn >= 8192)
+        for warps, stages in ((4, 3), (8, 3), (4, 4), (8, 4))
+        if bm * bn * (4 if pool else 1) <= 32768
+        and (warps == 8) == (bm * bn >= 8192)
+        and (bm + bn) * be * stages * 2 < 220_000
     }
     return convolve_tile(m, e, out, pool, 2), tried
 
 
 def weights_tiles(layer: str) -> tuple[Tile, set[Tile]]:
     """The tile in use, and those to try."""
-    images, side, inputs, size, out, _ = LAYERS[layer]
-    m, e = images * (side - size + 1) ** 2, size * size * inputs
-    used = weights_tile(m, e, out)
+    _, inputs, pad, _, out, pool = LAYERS[layer]
+    _, m, e = _sizes(layer)
+    m *= 4 if pool else 1
+    used = weights_tile(m, e, out, inputs if pad else 0)
     tried = set()
-    for be in (64, 128):
-        for bn in {min(n, out) for n in (64, 128)}:
-            for bm, stages in ((64, 3), (64, 4), (128, 2)):
+    for be in (64, 128, 256):
+        if pad and inputs % be:
+            continue
+        for bn in {min(n, out) for n in (64, 128, 256)}:
+            for bm, warps, stages in ((64, 4, 3), (64, 8, 3), (64, 8, 4), (128, 4, 2), (32, 8, 4)):
                 parts = -(-64 // (-(-e // be) * -(-out // bn)))
-                tried.add((be, bn, bm, stages, max(2 * bm, -(-m // parts // bm) * bm)))
+                if be * bn <= 32768 and (be + bn) * bm * stages * 2 < 220_000:
+                    per = max(2 * bm, -(-m // parts // bm) * bm)
+                    tried.add((be, bn, bm, warps, stages, per))
     return used, tried
+
+
+def norms_tiles(layer: str) -> tuple[Tile, set[Tile]]:
+    """The tile in use, and those to try."""
+    side, channels = NORMS[layer]
+    pixels = side * side
+    tried = {
+        (bc, bp, warps)
+        for bc in (8, 16, 32, 64, 128)
+        for bp in {pixels, min(pixels, 4096 // bc)}
+        for warps in (4, 8, 16)
+        if bc >= channels // GROUPS and bc <= channels and 16 <= bc * bp / warps / 32 <= 128
+    }
+    return norm_tile(pixels, channels, channels // GROUPS), tried
 
 
 def microseconds(launch: Callable[[], object], times: int = 20) -> float:
@@ -110,25 +163,39 @@ def _random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(torch.bfloat16)
 
 
-def _show(name: str, clients: int, found: Iterable[tuple[float, Tile]], used: Tile) -> None:
-    best = " ".join(f"{t:.1f}{tile}{'*' if tile == used else ''}" for t, tile in sorted(found)[:5])
-    print(f"{name:28} {clients:3} clients  {best}", flush=True)
+def _try(name: str, clients: int, kernel: Kernel, of: tuple[Tile, set[Tile]]) -> None:
+    """Show the fastest tiles of a kernel."""
+    used, tried = of
+    layer = name.removesuffix(", weights")
+    layer = layer if layer in LAYERS else layer.removesuffix(", back")
+    found: list[tuple[float, Tile]] = []
+    for tile in tried | {used}:
+        try:
+            found.append((microseconds(kernel(layer, clients, tile)), tile))
+        except (RuntimeError, OutOfResources):  # too much for the registers or the shared memory
+            continue
+    best = sorted(found)[:5] + [each for each in found if each[1] == used]
+    shown = " ".join(f"{t:.1f}{tile}{'*' if tile == used else ''}" for t, tile in best)
+    print(f"{name:34} {clients:3} clients  {shown}", flush=True)
 
 
 def main() -> None:
     raw = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--clients", default="5")
+    parser.add_argument("--layers", default="", help="those whose names begin so")
     options = parser.parse_args()
-    for layer in LAYERS:
+    for layer in (*LAYERS, *NORMS):
         for clients in map(int, options.clients.split(",")):
-            used, tried = convolve_tiles(layer)
-            found = [(microseconds(convolve(layer, clients, t)), t) for t in tried | {used}]
-            _show(f"{layer}", clients, found, used)
+            if not layer.startswith(options.layers):
+                continue
+            if layer in NORMS:
+                _try(layer, clients, partial(norms, back=False), norms_tiles(layer))
+                _try(f"{layer}, back", clients, partial(norms, back=True), norms_tiles(layer))
+                continue
+            _try(layer, clients, convolve, convolve_tiles(layer))
             if not layer.endswith("back"):
-                used, tried = weights_tiles(layer)
-                found = [(microseconds(weights(layer, clients, t)), t) for t in tried | {used}]
-                _show(f"{layer}, weights", clients, found, used)
+                _try(f"{layer}, weights", clients, weights, weights_tiles(layer))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,12 @@ def agree(plain, operator, shape, clients=2, after=lambda y: y):
         (5, 70, 3, 2, 1, 7, True),
         (6, 10, 3, 1, 0, 5, True),
         (2, 3, 1, 1, 0, 4, True),
+        (64, 64, 3, 1, 1, 5, True),
+        (64, 128, 3, 2, 1, 6, False),
+        (128, 64, 3, 2, 1, 5, False),
+        (64, 64, 1, 2, 0, 6, False),
+        (64, 6, 5, 1, 2, 5, True),
+        (128, 64, 3, 1, 2, 4, True),
     ],
 )
 def test_convolutions(inputs, outputs, size, stride, padding, side, bias):
@@ -74,16 +80,19 @@ def test_convolutions(inputs, outputs, size, stride, padding, side, bias):
     agree(plain, FusedConv2d(plain), (2, inputs, side, side))
 
 
-@pytest.mark.parametrize(("side", "stride"), [(8, 1), (9, 1), (12, 2), (10, 2)])
+@pytest.mark.parametrize(
+    ("inputs", "side", "stride"),
+    [(6, 8, 1), (6, 9, 1), (6, 12, 2), (6, 10, 2), (64, 9, 1), (64, 8, 2)],
+)
 @pytest.mark.parametrize("pool", [False, True])
-def test_convolutions_with_what_follows(side, stride, pool):
+def test_convolutions_with_what_follows(inputs, side, stride, pool):
     """A side of 9 or 10 leaves an odd row, which no pool reads."""
-    plain = nn.Conv2d(6, 10, 3, stride=stride, padding=1)
+    plain = nn.Conv2d(inputs, 10, 3, stride=stride, padding=1)
 
     def after(y):
         return functional.max_pool2d(functional.relu(y), 2) if pool else functional.relu(y)
 
-    agree(plain, FusedConv2d(plain, relu=True, pool=pool), (2, 6, side, side), after=after)
+    agree(plain, FusedConv2d(plain, relu=True, pool=pool), (2, inputs, side, side), after=after)
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "rows"), [(70, 10, 5), (600, 33, 3), (1, 4, 70)])
@@ -105,6 +114,31 @@ def test_group_norms(groups, shape, relu):
     plain = nn.GroupNorm(groups, shape[1])
     after = functional.relu if relu else lambda y: y
     agree(plain, FusedGroupNorm(plain, relu=relu), shape, clients=3, after=after)
+
+
+@pytest.mark.parametrize("side", [4, 40])
+@pytest.mark.parametrize("relu", [False, True])
+def test_group_norms_with_a_residual(relu, side):
+    """An image of 40 x 40 is read in parts."""
+    plain = nn.GroupNorm(8, 32)
+    weights = {n: torch.randn(3, *p.shape) for n, p in plain.named_parameters()}
+    x, residual = torch.randn(2, 3, 2, 32, side, side)
+
+    def results(layer):
+        def score(p, x, residual):
+            y = functional_call(layer, p, (x, residual))
+            return (y * torch.sin(y)).sum(), y
+
+        return vmap(grad(score, argnums=(0, 1, 2), has_aux=True))(weights, x, residual)
+
+    class Apart(nn.GroupNorm):
+        def forward(self, x, residual):
+            y = super().forward(x) + residual
+            return functional.relu(y) if relu else y
+
+    found, expected = results(FusedGroupNorm(plain, relu=relu)), results(Apart(8, 32))
+    for (path, a), (_, b) in zip(tree.leaves(found), tree.leaves(expected), strict=True):
+        assert (a - b).norm() <= 2e-5 * b.norm(), path
 
 
 def test_weights_that_all_clients_share_are_not_copied():
@@ -150,6 +184,10 @@ def test_the_pass_says_what_it_replaced():
         assert not [m for m in module.modules() if type(m) is nn.Conv2d]
         assert all(m.relu for m in convolutions) == (name != "resnet18")
         assert sum(m.pool for m in convolutions) == {"cnn": 2, "vgg11": 5, "resnet18": 0}[name]
+        sums = [
+            node for node in module.graph.nodes if len(node.args) == 2 and node.op == "call_module"
+        ]
+        assert len(sums) == {"cnn": 0, "vgg11": 0, "resnet18": 8}[name]
 
 
 class Branching(nn.Module):
@@ -256,8 +294,29 @@ class Unused(Base):
         return super().forward(self.norm(x) if self.training else x)
 
 
+class Sums(Base):
+    """Group norms in sums of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.GroupNorm(2, 4) for _ in range(7))
+        self.shift = nn.Parameter(torch.randn(4, 1, 1))
+
+    def forward(self, x):
+        first, second, third, fourth, fifth, sixth, last = self.norms
+        x = self.conv(x)
+        y = self.act(first(x) + x)
+        y = second(y) + third(self.act(y))
+        z = 2 * y
+        y += fourth(z)
+        z = fifth(y)
+        z += y
+        z = torch.add(sixth(z), self.shift) + y
+        return self.fc((last(z) + 2 + z.shape[1]).flatten(1))
+
+
 @pytest.mark.parametrize("features", [None, "act", "conv"])
-@pytest.mark.parametrize("kind", [Base, Noisy, Frozen, Counting, Hooked, Unused])
+@pytest.mark.parametrize("kind", [Base, Noisy, Frozen, Counting, Hooked, Unused, Sums])
 def test_what_a_trace_does_not_show_is_done(kind, features):
     model = Model(kind(), features=features)
     twin = model.rewritten(partial(fuse_layers, watched=model.watched))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcfed.kernels import norm_operators, operators
+from gcfed.kernels.tile_sizes import pads_itself
 
 
 def packed(w: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
@@ -41,7 +42,12 @@ def _widened(g: Tensor, stride: int, border: int, rows: int, columns: int) -> Te
         g = functional.pad(g[:, :, None, :, None], (0, 0, 0, stride - 1, 0, 0, 0, stride - 1))
         g = g.flatten(3, 4).flatten(1, 2)
     below, right = rows - border - g.shape[1], columns - border - g.shape[2]
-    return functional.pad(g, (0, 0, border, right, border, below))
+    return _padded(g, 0, 0, border, right, border, below)
+
+
+def _padded(x: Tensor, *widths: int) -> Tensor:
+    """x with zeros around it; itself, and no copy, where there are none."""
+    return functional.pad(x, widths) if any(widths) else x
 
 
 class Convolution(torch.autograd.Function):
@@ -59,52 +65,57 @@ class Convolution(torch.autograd.Function):
         relu: bool,
         pool: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        channels = -(-x.shape[3] // 4) * 4  # so that four can be read at once
-        p = padding
-        bordered = functional.pad(x, (0, channels - x.shape[3], p, p, p, p))
-        kernels = packed(w, channels, x.dtype)
+        images, pad = _bordered(x, padding)
+        kernels = packed(w, images.shape[3], x.dtype)
         y, code = operators.convolve(
-            bordered[None],
+            images[None],
             kernels[None],
             None if bias is None else bias[None],
             w.shape[2],
             stride,
+            pad,
             relu,
             pool,
         )
-        return y[0], code[0], bordered, kernels
+        return y[0], code[0], x.new_empty(0) if images is x else images, kernels
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, w, bias, ctx.stride, ctx.padding, ctx.relu, ctx.pool = inputs
-        y, code, bordered, kernels = output
+        y, code, images, kernels = output
         ctx.has_bias, ctx.images, ctx.weights = bias is not None, x.shape, w.shape
-        ctx.mark_non_differentiable(code, bordered, kernels)
-        ctx.save_for_backward(y, code, bordered, kernels)
+        ctx.mark_non_differentiable(code, images, kernels)
+        ctx.save_for_backward(y, code, images if images.numel() else x, kernels)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        y, code, bordered, kernels = ctx.saved_tensors
-        size, stride = ctx.weights[2], ctx.stride
+        y, code, images, kernels = ctx.saved_tensors
+        size, stride, padding, sides = ctx.weights[2], ctx.stride, ctx.padding, ctx.images[1:3]
         if ctx.pool:
-            g = _unpooled(dy, code, *((n - size) // stride + 1 for n in bordered.shape[1:3]))
+            g = _unpooled(dy, code, *((n + 2 * padding - size) // stride + 1 for n in sides))
         else:
             g = torch.where(y > 0, dy, 0) if ctx.relu else dy
-        dx, seen, border = None, g, 0
+        dx = None
         if ctx.needs_input_grad[0]:
-            border = size - 1 - ctx.padding
-            reach = [
-                side + size - 1 for side in ctx.images[1:3]
-            ]  # so that dx has the images' sides
-            wide = _widened(g, stride, border, *reach)
-            dx = operators.convolve_back(wide[None], kernels[None], size, ctx.images[3])[0]
-            seen, border = (wide, border) if stride == 1 else (g, 0)
-        parts, biases = operators.convolution_weights(
-            bordered[None], seen[None], size, stride, border
-        )
+            border = size - 1 - padding
+            pad = border if pads_itself(g.shape[3]) else 0
+            reach = (n + size - 1 - 2 * pad for n in sides)  # so that dx has the images' sides
+            wide = _widened(g, stride, border - pad, *reach)
+            dx = operators.convolve_back(wide[None], kernels[None], size, pad, ctx.images[3])[0]
+        pad = padding if images.shape[1:3] == sides else 0
+        parts, biases = operators.convolution_weights(images[None], g[None], size, stride, pad)
         dw = unpacked(_sum(parts)[0], ctx.weights)
         db = _sum(biases)[0] if ctx.has_bias else None
         return dx, dw, db, None, None, None, None
+
+
+def _bordered(x: Tensor, padding: int) -> tuple[Tensor, int]:
+    """Images as kernels read them, and how wide a border these are to think of."""
+    channels = x.shape[3]
+    if pads_itself(channels):
+        return x, padding
+    p = padding
+    return _padded(x, 0, -channels % 4, p, p, p, p), 0  # four channels can be read at once
 
 
 def _unpooled(dy: Tensor, code: Tensor, rows: int, columns: int) -> Tensor:
@@ -114,7 +125,7 @@ def _unpooled(dy: Tensor, code: Tensor, rows: int, columns: int) -> Tensor:
     g = torch.where(chosen, dy[:, :, None, :, None], 0)
     g = g.flatten(3, 4).flatten(1, 2)
     odd_row, odd_column = rows - g.shape[1], columns - g.shape[2]
-    return functional.pad(g, (0, 0, 0, odd_column, 0, odd_row)) if odd_row or odd_column else g
+    return _padded(g, 0, 0, 0, odd_column, 0, odd_row)
 
 
 class Product(torch.autograd.Function):
@@ -140,29 +151,43 @@ class Product(torch.autograd.Function):
 
 
 class Normalization(torch.autograd.Function):
-    """A group norm of images with channels innermost, with ReLU if wanted."""
+    """A group norm of images with channels innermost, plus a residual and with ReLU if wanted."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        x: Tensor, w: Tensor, bias: Tensor, groups: int, eps: float, relu: bool
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor,
+        residual: Tensor | None,
+        groups: int,
+        eps: float,
+        relu: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, mean, rstd = norm_operators.normalize(x[None], w[None], bias[None], groups, eps, relu)
+        other = None if residual is None else residual[None]
+        y, mean, rstd = norm_operators.normalize(
+            x[None], w[None], bias[None], other, groups, eps, relu
+        )
         return y[0], mean[0], rstd[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, w, bias, ctx.groups, _, ctx.relu = inputs
-        _, mean, rstd = output
+        x, w, bias, residual, ctx.groups, _, ctx.relu = inputs
+        y, mean, rstd = output
+        ctx.adds, ctx.decided = residual is not None, residual is not None and ctx.relu
         ctx.mark_non_differentiable(mean, rstd)
-        ctx.save_for_backward(x, w, bias, mean, rstd)
+        ctx.save_for_backward(x, w, bias, mean, rstd, *([y] if ctx.decided else []))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        kept = (each[None] for each in ctx.saved_tensors)
-        dx, dw, dbias = norm_operators.normalize_back(dy[None], *kept, ctx.groups, ctx.relu)
-        return dx[0], dw[0].sum(0), dbias[0].sum(0), None, None, None
+        x, w, bias, mean, rstd, *made = (each[None] for each in ctx.saved_tensors)
+        y = made[0] if made else None
+        dx, masked, dw, dbias = norm_operators.normalize_back(
+            dy[None], x, w, bias, y, mean, rstd, ctx.groups, ctx.relu
+        )
+        dresidual = (masked[0] if ctx.decided else dy) if ctx.adds else None
+        return dx[0], dw[0].sum(0), dbias[0].sum(0), dresidual, None, None, None
 
 
 class FusedConv2d(nn.Module):
@@ -203,7 +228,7 @@ class FusedLinear(nn.Module):
 
 
 class FusedGroupNorm(nn.Module):
-    """A plain `nn.GroupNorm` with the ReLU that follows it; fast for images."""
+    """A plain `nn.GroupNorm` with what is added to it and the ReLU that follows; for images."""
 
     keeps_precision = True
 
@@ -212,14 +237,25 @@ class FusedGroupNorm(nn.Module):
         self.weight, self.bias = norm.weight, norm.bias
         self.num_groups, self.eps, self.relu = norm.num_groups, norm.eps, relu
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 4:
-            plain = functional.group_norm(
-                x.float(), self.num_groups, self.weight, self.bias, self.eps
-            )
-            return (functional.relu(plain) if self.relu else plain).to(x.dtype)
-        images = x.permute(0, 2, 3, 1)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if x.ndim != 4 or not (residual is None or _alike(x, residual)):
+            return self._by_torch(x, residual)
         y: Tensor = Normalization.apply(  # type: ignore[no-untyped-call]
-            images, self.weight, self.bias, self.num_groups, self.eps, self.relu
+            x.permute(0, 2, 3, 1),
+            self.weight,
+            self.bias,
+            None if residual is None else residual.permute(0, 2, 3, 1),
+            self.num_groups,
+            self.eps,
+            self.relu,
         )[0]
         return y.permute(0, 3, 1, 2)
+
+    def _by_torch(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        y = functional.group_norm(x.float(), self.num_groups, self.weight, self.bias, self.eps)
+        y = y.to(x.dtype) if residual is None else y.to(x.dtype) + residual
+        return functional.relu(y) if self.relu else y
+
+
+def _alike(x: Tensor, other: Any) -> bool:
+    return isinstance(other, Tensor) and other.shape == x.shape and other.dtype == x.dtype

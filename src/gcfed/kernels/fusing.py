@@ -1,5 +1,6 @@
 """The pass that puts the operators in the place of a module's layers."""
 
+import operator
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -17,9 +18,9 @@ from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
 def fuse_layers(module: nn.Module, watched: Sequence[str] = ()) -> tuple[nn.Module, list[str]]:
     """Replace plain convolutions, linear layers and group norms by operators.
 
-    The ReLU and the 2x2 max-pool after a layer become part of it where a symbolic trace shows all
-    that the module does; else layers are replaced one by one.  Somebody reads what comes into the
-    modules that are ``watched``, so they stay.
+    The ReLU and the 2x2 max-pool after a layer, and what is added to a group norm, become part of
+    it where a symbolic trace shows all that the module does; else layers are replaced one by one.
+    Somebody reads what comes into the modules that are ``watched``, so they stay.
     """
     followed = _followed(module, watched)
     if followed is None:
@@ -94,7 +95,8 @@ def _followed(
     for node in calls:
         layer = layers.get(node.target)
         if layer is not None and fits(layer) and targets.count(node.target) == 1:
-            after[node.target] = _absorb(graph, node, layers, FOLLOWERS.get(type(layer), ()))
+            call = _with_residual(graph, node) if type(layer) is nn.GroupNorm else node
+            after[node.target] = _absorb(graph, call, layers, FOLLOWERS.get(type(layer), ()))
     graph.lint()
     return graph, after
 
@@ -102,6 +104,35 @@ def _followed(
 def _names(module: nn.Module) -> set[str]:
     """What a module holds."""
     return {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _with_residual(graph: fx.Graph, norm: fx.Node) -> fx.Node:
+    """The call of a group norm; what is added to its result becomes its second input."""
+    users = list(norm.users)
+    if len(users) != 1 or len(norm.args) != 1:
+        return norm
+    (total,) = users
+    residual = _added_to(norm, total)
+    if residual is None:
+        return norm
+    with graph.inserting_before(total):
+        both = graph.call_module(str(norm.target), (*norm.args, residual))
+    total.replace_all_uses_with(both)
+    graph.erase_node(total)
+    graph.erase_node(norm)
+    return both
+
+
+def _added_to(norm: fx.Node, total: fx.Node) -> fx.Node | None:
+    """The other one of a sum of two."""
+    if total.target not in (operator.add, operator.iadd, torch.add) or total.kwargs:
+        return None
+    match total.args:
+        case (first, fx.Node() as residual) if first is norm:
+            return residual
+        case (fx.Node() as residual, last) if last is norm and total.target is not operator.iadd:
+            return residual
+    return None
 
 
 def _absorb(

@@ -14,31 +14,52 @@ def _over_groups(v, BC: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
+def _pixels(at, start, PIXELS: tl.constexpr, C: tl.constexpr, BP: tl.constexpr):
+    """BP pixels of an image's channels, in float32; zeros where there are none."""
+    p = start + tl.arange(0, BP)[:, None]
+    if PIXELS % BP == 0:
+        return tl.load(at + p * C).to(tl.float32)
+    else:
+        return tl.load(at + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(at, start, v, PIXELS: tl.constexpr, C: tl.constexpr, BP: tl.constexpr):
+    """The inverse of `_pixels`."""
+    p = start + tl.arange(0, BP)[:, None]
+    tl.store(at + p * C, v.to(at.dtype.element_ty), mask=p < PIXELS)
+
+
+@triton.jit
 def normalize(
-    X, W, BIAS, Y, MEAN, RSTD,
-    IMAGES, EPS, PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, RELU: tl.constexpr,
-    BC: tl.constexpr, BP: tl.constexpr,
+    X, W, BIAS, RESIDUAL, Y, MEAN, RSTD,
+    IMAGES, EPS, PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, ADD: tl.constexpr,
+    RELU: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """Y: X less the mean of its image and group, over their deviation, times W plus BIAS; ReLU.
 
-    MEAN and RSTD [clients, images, C] have the same for all SIZE channels of a group; a program
-    makes BC channels of an image.
+    With ADD the RESIDUAL is added before the ReLU.  MEAN and RSTD [clients, images, C] have the
+    same for all SIZE channels of a group.  A program makes BC channels of an image, and reads them
+    once where BP holds all PIXELS.
     """
-    image = tl.program_id(1).to(tl.int64)
-    c = tl.program_id(0) * BC + tl.arange(0, BC)
-    x = X + image * (PIXELS * C) + c[None, :]
-    y = Y + image * (PIXELS * C) + c[None, :]
+    held: tl.constexpr = BP >= PIXELS
+    image = (tl.program_id(0) // (C // BC)).to(tl.int64)
+    c = tl.program_id(0) % (C // BC) * BC + tl.arange(0, BC)
+    place = image * (PIXELS * C) + c[None, :]
+    if held:
+        v = _pixels(X + place, 0, PIXELS, C, BP)
     sums = tl.zeros((BC,), tl.float32)
     for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        v = tl.load(x + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
+        if not held:
+            v = _pixels(X + place, start, PIXELS, C, BP)
         sums += tl.sum(v, 0)
     mean = _over_groups(sums, BC, SIZE) / (PIXELS * SIZE)
     squares = tl.zeros((BC,), tl.float32)
-    for start in range(0, PIXELS, BP):  # again, from a cache: the difference of two means cancels
-        p = start + tl.arange(0, BP)[:, None]
-        v = tl.load(x + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-        apart = tl.where(p < PIXELS, v - mean[None, :], 0.0)
+    for start in range(0, PIXELS, BP):  # another pass: the difference of two means cancels
+        if not held:
+            v = _pixels(X + place, start, PIXELS, C, BP)
+        real = start + tl.arange(0, BP)[:, None] < PIXELS
+        apart = tl.where(real, v - mean[None, :], 0.0)
         squares += tl.sum(apart * apart, 0)
     rstd = tl.rsqrt(_over_groups(squares, BC, SIZE) / (PIXELS * SIZE) + EPS)
     tl.store(MEAN + image * C + c, mean)
@@ -47,35 +68,44 @@ def normalize(
     scale = tl.load(W + k * C + c) * rstd
     shift = tl.load(BIAS + k * C + c) - mean * scale
     for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        v = tl.load(x + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
+        if not held:
+            v = _pixels(X + place, start, PIXELS, C, BP)
         out = v * scale[None, :] + shift[None, :]
+        if ADD:
+            out += _pixels(RESIDUAL + place, start, PIXELS, C, BP)
         if RELU:
             out = larger(out, 0.0)
-        tl.store(y + p * C, out.to(Y.dtype.element_ty), mask=p < PIXELS)
+        _store(Y + place, start, out, PIXELS, C, BP)
 
 
 @triton.jit
-def _input_and_gradient(
-    X, G, place, p, scale, shift, C: tl.constexpr, PIXELS: tl.constexpr, RELU: tl.constexpr
-):
-    """Some pixels of the input, and of the gradient as it was before the ReLU."""
-    x = tl.load(X + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
-    g = tl.load(G + place + p * C, mask=p < PIXELS, other=0.0).to(tl.float32)
+def _gradient(
+    G, Y, x, place, start, scale, shift,
+    PIXELS: tl.constexpr, C: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
+):  # fmt: skip
+    """Some pixels of the gradient as it was before the ReLU."""
+    g = _pixels(G + place, start, PIXELS, C, BP)
     if RELU:
-        g = tl.where(x * scale[None, :] + shift[None, :] > 0, g, 0.0)
-    return x, g
+        y = x * scale[None, :] + shift[None, :]
+        if ADD:
+            y = _pixels(Y + place, start, PIXELS, C, BP)
+        g = tl.where(y > 0, g, 0.0)
+    return g
 
 
 @triton.jit
 def normalize_back(
-    G, X, W, BIAS, MEAN, RSTD, DX, DW, DBIAS,
-    IMAGES, PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, RELU: tl.constexpr,
-    BC: tl.constexpr, BP: tl.constexpr,
+    G, X, W, BIAS, Y, MEAN, RSTD, DX, DRESIDUAL, DW, DBIAS,
+    IMAGES, PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, ADD: tl.constexpr,
+    RELU: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of X, and for each image those of W and BIAS [clients, images, C]."""
-    image = tl.program_id(1).to(tl.int64)
-    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    """The gradients of X, and for each image those of W and BIAS [clients, images, C].
+
+    With ADD and RELU also that of the residual, and Y is what was made.
+    """
+    held: tl.constexpr = BP >= PIXELS
+    image = (tl.program_id(0) // (C // BC)).to(tl.int64)
+    c = tl.program_id(0) % (C // BC) * BC + tl.arange(0, BC)
     place = image * (PIXELS * C) + c[None, :]
     k = image // IMAGES
     w = tl.load(W + k * C + c)
@@ -84,11 +114,17 @@ def normalize_back(
     rstd = tl.load(RSTD + image * C + c)
     scale = w * rstd
     shift = bias - mean * scale
+    if held:
+        x = _pixels(X + place, 0, PIXELS, C, BP)
+        g = _gradient(G, Y, x, place, 0, scale, shift, PIXELS, C, ADD, RELU, BP)
     sums = tl.zeros((BC,), tl.float32)
     products = tl.zeros((BC,), tl.float32)
     for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        x, g = _input_and_gradient(X, G, place, p, scale, shift, C, PIXELS, RELU)
+        if not held:
+            x = _pixels(X + place, start, PIXELS, C, BP)
+            g = _gradient(G, Y, x, place, start, scale, shift, PIXELS, C, ADD, RELU, BP)
+        if ADD and RELU:
+            _store(DRESIDUAL + place, start, g, PIXELS, C, BP)
         sums += tl.sum(g, 0)
         products += tl.sum(g * x, 0)
     tl.store(DW + image * C + c, (products - mean * sums) * rstd)
@@ -98,7 +134,8 @@ def normalize_back(
     along = along / (PIXELS * SIZE)
     offset = -along * mean - total * rstd / (PIXELS * SIZE)
     for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)[:, None]
-        x, g = _input_and_gradient(X, G, place, p, scale, shift, C, PIXELS, RELU)
+        if not held:
+            x = _pixels(X + place, start, PIXELS, C, BP)
+            g = _gradient(G, Y, x, place, start, scale, shift, PIXELS, C, ADD, RELU, BP)
         dx = g * scale[None, :] + x * along[None, :] + offset[None, :]
-        tl.store(DX + place + p * C, dx.to(DX.dtype.element_ty), mask=p < PIXELS)
+        _store(DX + place, start, dx, PIXELS, C, BP)

@@ -81,10 +81,23 @@ def _inside(w: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------- convolution
 
 
+def _sides(x: Tensor, size: int, stride: int, pad: int) -> tuple[int, int]:
+    """The rows and columns of what kernels make of images."""
+    rows, columns = ((side + 2 * pad - size) // stride + 1 for side in x.shape[2:4])
+    return rows, columns
+
+
 def _convolve_shapes(
-    x: Tensor, w: Tensor, bias: Tensor | None, size: int, stride: int, relu: bool, pool: bool
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    size: int,
+    stride: int,
+    pad: int,
+    relu: bool,
+    pool: bool,
 ) -> tuple[Tensor, Tensor]:
-    rows, columns = ((side - size) // stride + 1 for side in x.shape[2:4])
+    rows, columns = _sides(x, size, stride, pad)
     if pool:
         rows, columns = rows // 2, columns // 2
     shape = (*x.shape[:2], rows, columns, w.shape[1])
@@ -93,16 +106,24 @@ def _convolve_shapes(
 
 @operator(_convolve_shapes, (0, 0))
 def convolve(
-    x: Tensor, w: Tensor, bias: Tensor | None, size: int, stride: int, relu: bool, pool: bool
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    size: int,
+    stride: int,
+    pad: int,
+    relu: bool,
+    pool: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Convolve images that hold their border with kernels of ``size``; bias, ReLU, 2x2 max-pool.
+    """Convolve images with kernels of ``size``, then bias, ReLU and 2x2 max-pool.
 
     ``x`` is [clients, images, rows, columns, channels] and ``w`` [clients, outputs, inputs of an
-    output], both of one dtype.  The second result says which of four pixels was the largest, 4
-    where ReLU let none through.
+    output], both of one dtype.  A border of ``pad`` zeros is thought of around images whose
+    channels allow it (`pads_itself`).  The second result says which of four pixels was the largest,
+    4 where ReLU let none through.
     """
-    y, code = _convolve_shapes(x, w, bias, size, stride, relu, pool)
-    _launch_convolve(x, w, bias, y, code, size, stride, relu=relu, pool=pool, back=0)
+    y, code = _convolve_shapes(x, w, bias, size, stride, pad, relu, pool)
+    _launch_convolve(x, w, bias, y, code, size, stride, pad, relu=relu, pool=pool, back=0)
     return y, code
 
 
@@ -114,6 +135,7 @@ def _launch_convolve(
     code: Tensor,
     size: int,
     stride: int,
+    pad: int,
     *,
     relu: bool,
     pool: bool,
@@ -126,60 +148,58 @@ def _launch_convolve(
     tiles.convolve[(-(-m // bm), -(-out // bn), clients)](
         x, w, x if bias is None else bias.contiguous(), y, code, _client_stride(w),
         m, rows, columns, x.shape[2], x.shape[3], x.shape[4], out, size, e, stride,
-        bias is not None, relu, pool, back, bm, bn, be, num_warps=warps, num_stages=stages,
+        pad, bias is not None, relu, pool, back, bm, bn, be, num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
-def _convolve_back_shape(g: Tensor, w: Tensor, size: int, channels: int) -> Tensor:
-    rows, columns = (side - size + 1 for side in g.shape[2:4])
-    return g.new_empty(*g.shape[:2], rows, columns, channels)
+def _convolve_back_shape(g: Tensor, w: Tensor, size: int, pad: int, channels: int) -> Tensor:
+    return g.new_empty(*g.shape[:2], *_sides(g, size, 1, pad), channels)
 
 
 @operator(_convolve_back_shape, (0,))
-def convolve_back(g: Tensor, w: Tensor, size: int, channels: int) -> Tensor:
-    """The gradient of what `convolve` read, from that of what it made, which holds its border.
+def convolve_back(g: Tensor, w: Tensor, size: int, pad: int, channels: int) -> Tensor:
+    """The gradient of what `convolve` read, from that of what it made.
 
-    ``w`` is as there; of the channels of its inputs the first ``channels`` are wanted.
+    ``w`` and ``pad`` are as there; of the channels of its inputs the first ``channels`` are wanted.
     """
-    dx = _convolve_back_shape(g, w, size, channels)
+    dx = _convolve_back_shape(g, w, size, pad, channels)
     back = w.shape[2] // size**2
-    _launch_convolve(g, w, None, dx, dx, size, 1, relu=False, pool=False, back=back)
+    _launch_convolve(g, w, None, dx, dx, size, 1, pad, relu=False, pool=False, back=back)
     return dx
 
 
 def _weights_shapes(
-    x: Tensor, g: Tensor, size: int, stride: int, border: int
+    x: Tensor, g: Tensor, size: int, stride: int, pad: int
 ) -> tuple[Tensor, Tensor]:
-    m, e, out = _pixels(x, size, stride), size * size * x.shape[4], g.shape[4]
-    parts = -(-m // weights_tile(m, e, out)[-1])
+    m, e, out = _pixels(g), size * size * x.shape[4], g.shape[4]
+    parts = -(-m // weights_tile(m, e, out, x.shape[4] if pad else 0)[-1])
     like: dict[str, Any] = {"dtype": torch.float32}
     clients = x.shape[0]  # which may be a symbol, and `len` would make it a number
     return x.new_empty(parts, clients, out, e, **like), x.new_empty(parts, clients, out, **like)
 
 
-def _pixels(x: Tensor, size: int, stride: int) -> int:
-    rows, columns = ((side - size) // stride + 1 for side in x.shape[2:4])
-    return int(x.shape[1] * rows * columns)
+def _pixels(g: Tensor) -> int:
+    return int(g.shape[1] * g.shape[2] * g.shape[3])
 
 
 @operator(_weights_shapes, (1, 1))
 def convolution_weights(
-    x: Tensor, g: Tensor, size: int, stride: int, border: int
+    x: Tensor, g: Tensor, size: int, stride: int, pad: int
 ) -> tuple[Tensor, Tensor]:
     """The gradients of kernels and biases, in parts [parts, clients, ...] to be summed.
 
-    ``g`` is the gradient of the outputs, after a border of so many rows and columns.
+    ``x`` and ``pad`` are as in `convolve`, and ``g`` is the gradient of the outputs.
     """
     x, g = x.contiguous(), g.contiguous()
-    parts, biases = _weights_shapes(x, g, size, stride, border)
-    rows, columns = ((side - size) // stride + 1 for side in x.shape[2:4])
-    m, out, e = _pixels(x, size, stride), parts.shape[2], parts.shape[3]
-    be, bn, bm, stages, per = weights_tile(m, e, out)
+    parts, biases = _weights_shapes(x, g, size, stride, pad)
+    rows, columns = g.shape[2:4]
+    m, out, e = _pixels(g), parts.shape[2], parts.shape[3]
+    be, bn, bm, warps, stages, per = weights_tile(m, e, out, x.shape[4] if pad else 0)
     tiles.convolution_weights[(-(-e // be) * -(-out // bn), len(x), len(parts))](
         x, g, parts, biases,
         len(x), m, per, rows, columns, x.shape[2], x.shape[3], x.shape[4], out,
-        size, e, stride, g.shape[2], g.shape[3], border, be, bn, bm,
-        num_warps=4, num_stages=stages if x.element_size() == 2 else 2,
+        size, e, stride, pad, be, bn, bm,
+        num_warps=warps, num_stages=stages if x.element_size() == 2 else 2,
     )  # fmt: skip
     return parts, biases
 

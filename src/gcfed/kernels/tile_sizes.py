@@ -9,6 +9,11 @@ def power(n: int, least: int, most: int) -> int:
     return min(most, max(least, 1 << (n - 1).bit_length()))
 
 
+def pads_itself(channels: int) -> bool:
+    """Whether tiles divide a pixel's channels, so that a border need not be in memory."""
+    return channels % 64 == 0
+
+
 def convolve_tile(
     m: int, e: int, out: int, pool: bool, item: int
 ) -> tuple[int, int, int, int, int]:
@@ -28,15 +33,33 @@ def convolve_tile(
     return 128, power(out, 16, 128), be, 8, 3
 
 
-def weights_tile(m: int, e: int, out: int) -> tuple[int, int, int, int, int]:
-    """Inputs, outputs and pixels of a tile, stages, and the pixels one program sums over."""
-    be = power(e, 16, 128)
+def weights_tile(m: int, e: int, out: int, of_one: int = 0) -> tuple[int, int, int, int, int, int]:
+    """Inputs, outputs and pixels of a tile, warps, stages, and the pixels a program sums over.
+
+    There are ``m`` pixels, each of ``e`` inputs and ``out`` outputs; the inputs of a tile may have
+    to lie in one pixel of ``of_one`` channels.
+    """
+    be = power(e, 16, 128 if of_one % 128 == 0 else 64)
     bn, bm, stages = (128, 64, 3) if out > 64 else (power(out, 16, 64), 128, 2)
     tiles = -(-e // be) * -(-out // bn)
     parts = -(-64 // tiles)  # so that one client alone is 64 programs
-    return be, bn, bm, stages, max(2 * bm, -(-m // parts // bm) * bm)
+    return be, bn, bm, 4, stages, max(2 * bm, -(-m // parts // bm) * bm)
 
 
-def channel_block(channels: int) -> int:
-    """How many channels a program normalises: the largest power of two up to 32 that divides."""
-    return next(n for n in (32, 16, 8, 4, 2, 1) if channels % n == 0)
+def norm_tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:
+    """Channels, whole groups of ``size``, and pixels of a group norm's tile, and its warps.
+
+    All pixels of an image where registers hold those of so many channels that they are read by
+    sectors of memory; else a part at a time.
+    """
+    held = power(pixels, 16, 1 << 30)
+    most = max(16, min(128, HELD // held))
+    bc = max(
+        size, next(n for n in (128, 64, 32, 16, 8, 4, 2, 1) if n <= most and channels % n == 0)
+    )
+    bp = held if held * bc <= HELD else power(pixels, 16, max(16, 4096 // bc))
+    return bc, bp, 8 if bp * bc > 8192 else 4
+
+
+HELD = 16384
+"""How many numbers of a group norm's input a program holds at once."""

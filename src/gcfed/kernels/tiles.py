@@ -1,7 +1,8 @@
 """Triton kernels for the layers of many clients, each with weights of its own.
 
-Every tensor has a client axis first.  Images lie with their channels innermost and carry their
-border of zeros, so that the inputs of an output pixel are a few contiguous pieces.  Operands are
+Every tensor has a client axis first.  Images lie with their channels innermost, so that the inputs
+of an output pixel are a few contiguous pieces.  Their border of zeros is not in memory where a
+tile's inputs are all of one pixel (PAD): whether that one lies outside is asked once.  Operands are
 bfloat16, or float32 rounded to TF32; sums are float32, in an order that depends on one client's
 shapes alone: no atomics, and the same bits whoever trains beside.
 """
@@ -31,17 +32,31 @@ def _masked(at, a, b, RAGGED_A: tl.constexpr, RAGGED_B: tl.constexpr):
 
 
 @triton.jit
+def _inputs(
+    at, row, column, real,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PAD: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
+    """Inputs of some outputs: with PAD zero where a row and a column lie outside the image."""
+    if PAD > 0:
+        inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
+        return tl.load(at, mask=inside[:, None], other=0.0)
+    else:
+        return _masked(at, real[None, :], True, RAGGED, 0)
+
+
+@triton.jit
 def convolve(
     X, W, BIAS, Y, CODE, client_w,
     M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr, STRIDE: tl.constexpr,
-    HAS_BIAS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BACK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+    PAD: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
+    BACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """Y = X * W + BIAS, then ReLU, then the largest of 2x2 with CODE saying which (4: none).
 
-    X [clients, images, HEIGHT, WIDTH, CI] holds its border; W [clients, CO, E] has the weights of
-    the E inputs of an output, row by row of the kernel; a program makes BM pixels of BN channels.
+    X is [clients, images, HEIGHT, WIDTH, CI] with PAD zeros thought of around images (BE divides CI
+    then); W [clients, CO, E] has the weights of the E inputs of an output, row by row of kernels;
+    a program makes BM pixels of BN channels.
     BACK: X is the gradient of what W made, and Y that of what it was made of: W is [clients, CI,
     places of the kernel, BACK], read from its last place to its first.
     """
@@ -50,11 +65,11 @@ def convolve(
     co = tl.program_id(1) * BN + tl.arange(0, BN)
     e = tl.arange(0, BE)
     image = m // (ROWS * COLUMNS)
-    i = m // COLUMNS % ROWS
-    j = m % COLUMNS
     step: tl.constexpr = STRIDE * (2 if POOL else 1)
+    i = m // COLUMNS % ROWS * step - PAD
+    j = m % COLUMNS * step - PAD
     x = X + k * (M // (ROWS * COLUMNS)) * (HEIGHT * WIDTH * CI)
-    x += ((image * HEIGHT + i * step) * WIDTH + j * step)[:, None] * CI
+    x += ((image * HEIGHT + i) * WIDTH + j)[:, None] * CI
     w = W + k * client_w
     a0 = tl.zeros((BM, BN), tl.float32)
     if POOL:
@@ -70,14 +85,22 @@ def convolve(
         else:
             weights = w + co[None, :] * E + f[:, None]
         right = _masked(weights, (f < E)[:, None], (co < CO)[None, :], E % BE, CO % BN)
-        a0 = tl.dot(_masked(at, (f < E)[None, :], True, E % BE, 0), right, a0)
+        row = i + e0 // (KW * CI)
+        column = j + e0 % (KW * CI) // CI
+        a0 = tl.dot(_inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE), right, a0)
         if POOL:
-            near = at + STRIDE * CI
-            below = at + STRIDE * WIDTH * CI
-            both = below + STRIDE * CI
-            a1 = tl.dot(_masked(near, (f < E)[None, :], True, E % BE, 0), right, a1)
-            a2 = tl.dot(_masked(below, (f < E)[None, :], True, E % BE, 0), right, a2)
-            a3 = tl.dot(_masked(both, (f < E)[None, :], True, E % BE, 0), right, a3)
+            near = _inputs(
+                at + STRIDE * CI, row, column + STRIDE, f < E, HEIGHT, WIDTH, PAD, E % BE
+            )
+            a1 = tl.dot(near, right, a1)
+            at += STRIDE * WIDTH * CI
+            row += STRIDE
+            below = _inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE)
+            a2 = tl.dot(below, right, a2)
+            both = _inputs(
+                at + STRIDE * CI, row, column + STRIDE, f < E, HEIGHT, WIDTH, PAD, E % BE
+            )
+            a3 = tl.dot(both, right, a3)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     out = (k * M + m)[:, None] * CO + co[None, :]
     kept = (m < M)[:, None] & (co < CO)[None, :]
@@ -101,17 +124,17 @@ def convolution_weights(
     X, G, PARTS, BIASES,
     CLIENTS, M, PER, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr,
-    STRIDE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, BORDER: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr,
     BE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """PARTS [parts, clients, CO, E]: for each client, G^T X over each PER output pixels.
 
-    G [clients, images, TALL, WIDE, CO] begins with a BORDER.  BIASES are the
-    sums of G itself.
+    X is as in `convolve`, and G [clients, pixels, CO]; BIASES are the sums of G itself.
     """
     e_tiles = tl.cdiv(E, BE)
     tile = tl.program_id(0)
-    f = tile % e_tiles * BE + tl.arange(0, BE)
+    e0 = tile % e_tiles * BE
+    f = e0 + tl.arange(0, BE)
     co = tile // e_tiles * BN + tl.arange(0, BN)
     k = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
@@ -119,7 +142,7 @@ def convolution_weights(
     images = M // (ROWS * COLUMNS)
     x = X + k * images * (HEIGHT * WIDTH * CI)
     x += (f // (KW * CI) * (WIDTH * CI) + f % (KW * CI))[None, :]
-    g = G + k * images * (TALL * WIDE * CO) + co[None, :]
+    g = G + k * M * CO + co[None, :]
     total = tl.zeros((BE, BN), tl.float32)
     bias = tl.zeros((BN,), tl.float32)
     for m0 in range(part * PER, min((part + 1) * PER, M), BM):
@@ -127,12 +150,13 @@ def convolution_weights(
         live = m < min((part + 1) * PER, M)
         m = tl.minimum(m, M - 1)
         image = m // (ROWS * COLUMNS)
-        i = m // COLUMNS % ROWS
-        j = m % COLUMNS
-        place = ((image * HEIGHT + i * STRIDE) * WIDTH + j * STRIDE)[:, None] * CI
-        left = _masked(x + place, (f < E)[None, :], True, E % BE, 0)
-        place = ((image * TALL + i + BORDER) * WIDE + j + BORDER)[:, None] * CO
-        right = tl.load(g + place, mask=live[:, None] & (co < CO)[None, :], other=0.0)
+        i = m // COLUMNS % ROWS * STRIDE - PAD
+        j = m % COLUMNS * STRIDE - PAD
+        at = x + ((image * HEIGHT + i) * WIDTH + j)[:, None] * CI
+        row = i + e0 // (KW * CI)
+        column = j + e0 % (KW * CI) // CI
+        left = _inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE)
+        right = tl.load(g + m[:, None] * CO, mask=live[:, None] & (co < CO)[None, :], other=0.0)
         total = tl.dot(tl.trans(left), right, total)
         if first:
             bias += tl.sum(right.to(tl.float32), 0)
