@@ -1,6 +1,7 @@
 """What must hold on a GPU: `pytest -m gpu`.  An engine that falls back warns, and so fails."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -204,8 +205,12 @@ def test_cells_that_share_the_card_end_with_the_bits_they_have_alone(tmp_path, m
     [
         (nn.Conv2d(3, 32, 5, padding=2), (8, 3, 32, 32)),
         (nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False), (4, 64, 8, 8)),
+        (nn.Conv2d(64, 64, 3, padding=1), (8, 64, 16, 16)),
+        (nn.Conv2d(128, 256, 5, padding=2), (8, 128, 7, 7)),
         (nn.Linear(600, 70), (50, 600)),
         (nn.GroupNorm(8, 32), (4, 32, 8, 8)),
+        (nn.GroupNorm(32, 64), (4, 64, 32, 32)),
+        (nn.GroupNorm(4, 32), (4, 32, 40, 40)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -239,6 +244,30 @@ def test_operators_agree_with_the_layers(plain, shape, dtype, error):
     for (path, a), (_, b), (_, c) in pairs:
         assert torch.equal(a, b)
         assert (a.double() - c.double()).norm() <= error * c.double().norm(), path
+
+
+@pytest.mark.parametrize("side", [8, 32, 40])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
+def test_a_group_norm_adds_its_residual_before_the_relu(dtype, error, side):
+    from gcfed.kernels.fused import FusedGroupNorm  # needs Triton
+
+    norm = nn.GroupNorm(8, 32, device="cuda", dtype=torch.float32)
+    x, residual = torch.randn(2, 3, 4, 32, side, side, device="cuda").to(dtype).float()
+
+    def results(layer, *inputs):
+        def score(p, x, residual):
+            y = layer(p, x, residual).double()
+            back = 1 + torch.cos(torch.arange(y.numel(), device="cuda")) / 2
+            return (y * back.reshape(y.shape)).sum(), y
+
+        found = vmap(grad(score, argnums=(0, 1, 2), has_aux=True), in_dims=(None, 0, 0))
+        return found(dict(norm.named_parameters()), *inputs)
+
+    fused = partial(functional_call, FusedGroupNorm(norm, relu=True))
+    found = results(lambda p, *xs: fused(p, xs), x.to(dtype), residual.to(dtype))
+    expected = results(lambda p, x, r: torch.relu(functional_call(norm, p, (x,)) + r), x, residual)
+    for (path, a), (_, b) in zip(tree.leaves(found), tree.leaves(expected), strict=True):
+        assert (a.double() - b.double()).norm() <= error * b.double().norm(), path
 
 
 @pytest.mark.usefixtures("float32")
