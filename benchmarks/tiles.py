@@ -26,9 +26,11 @@ LAYERS = {  # side in memory, channels in, border not in memory, kernel, channel
     "cnn conv2, back": (16, 64, 2, 5, 32, False),
     "resnet18 layer1, bordered": (34, 64, 0, 3, 64, False),
     "resnet18 layer1": (32, 64, 1, 3, 64, False),
+    "resnet18 layer1, back": (32, 64, 1, 3, 64, False),
     "resnet18 layer2": (16, 128, 1, 3, 128, False),
     "resnet18 layer3": (8, 256, 1, 3, 256, False),
     "resnet18 layer4": (4, 512, 1, 3, 512, False),
+    "resnet18 layer4, back": (4, 512, 1, 3, 512, False),
 }
 NORMS = {f"resnet18 norm{k}": (32 >> k, 64 << k) for k in range(4)}  # side, channels
 GROUPS = 32
@@ -46,13 +48,17 @@ def convolve(layer: str, clients: int, tile: Tile) -> Callable[[], object]:
     bm, bn, be, warps, stages = tile
     rows, m, e = _sizes(layer)
     x = _random(clients, IMAGES, side, side, inputs)
-    w, bias = _random(clients, out, e), torch.randn(clients, out, device="cuda")
+    w, bias = _random(clients, out, e), torch.randn(clients, out, device="cuda")  # of any order
     y = torch.empty(clients, m, out, device="cuda", dtype=x.dtype)
     code = torch.empty(clients, m, out, device="cuda", dtype=torch.uint8)
-    back = out if layer.endswith("back") else 0
+    if layer.endswith("back"):
+        return lambda: tiles.convolve_back[(-(-m // bm), -(-out // bn), clients)](
+            x, w, y, w.stride(0), m, rows, rows, side, side, inputs, out, size,
+            size * size * out, inputs, 1, pad, bm, bn, be, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
     return lambda: tiles.convolve[(-(-m // bm), -(-out // bn), clients)](
         x, w, bias, y, code, w.stride(0), m, rows, rows, side, side, inputs, out, size, e, 1, pad,
-        pool, pool, pool, back, bm, bn, be, num_warps=warps, num_stages=stages,
+        pool, pool, pool, bm, bn, be, num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
@@ -136,7 +142,7 @@ def norms_tiles(layer: str) -> tuple[Tile, set[Tile]]:
         (bc, bp, warps)
         for bc in (8, 16, 32, 64, 128)
         for bp in {pixels, min(pixels, 4096 // bc)}
-        for warps in (4, 8, 16)
+        for warps in (1, 2, 4, 8, 16)
         if bc >= channels // GROUPS and bc <= channels and 16 <= bc * bp / warps / 32 <= 128
     }
     return norm_tile(pixels, channels, channels // GROUPS), tried

@@ -169,8 +169,10 @@ def test_a_clients_bits_do_not_depend_on_who_trains_beside_it():
 def test_tiles_go_by_one_clients_shapes():
     for tile in (convolve_tile(3200, 800, 64, True, 2), convolve_tile(51200, 576, 64, False, 2)):
         assert all(n & (n - 1) == 0 for n in tile[:3])
-    *_, pixels = weights_tile(12800, 800, 64)
-    assert 12800 / pixels * -(-800 // 128) >= 64  # programs, so that one client keeps a card busy
+    inputs, *_, pixels = weights_tile(12800, 800, 64)
+    assert (
+        12800 / pixels * -(-800 // inputs) >= 64
+    )  # programs, so that one client keeps a card busy
 
 
 def test_the_pass_says_what_it_replaced():

@@ -36,15 +36,6 @@ def _sum(parts: Tensor) -> Tensor:
     return total
 
 
-def _widened(g: Tensor, stride: int, border: int, rows: int, columns: int) -> Tensor:
-    """Pixels ``stride`` apart with zeros between, a border before and what is missing after."""
-    if stride > 1:
-        g = functional.pad(g[:, :, None, :, None], (0, 0, 0, stride - 1, 0, 0, 0, stride - 1))
-        g = g.flatten(3, 4).flatten(1, 2)
-    below, right = rows - border - g.shape[1], columns - border - g.shape[2]
-    return _padded(g, 0, 0, border, right, border, below)
-
-
 def _padded(x: Tensor, *widths: int) -> Tensor:
     """x with zeros around it; itself, and no copy, where there are none."""
     return functional.pad(x, widths) if any(widths) else x
@@ -97,11 +88,10 @@ class Convolution(torch.autograd.Function):
             g = torch.where(y > 0, dy, 0) if ctx.relu else dy
         dx = None
         if ctx.needs_input_grad[0]:
-            border = size - 1 - padding
-            pad = border if pads_itself(g.shape[3]) else 0
-            reach = (n + size - 1 - 2 * pad for n in sides)  # so that dx has the images' sides
-            wide = _widened(g, stride, border - pad, *reach)
-            dx = operators.convolve_back(wide[None], kernels[None], size, pad, ctx.images[3])[0]
+            whole = _padded(g, 0, -g.shape[3] % 16)
+            dx = operators.convolve_back(
+                whole[None], kernels[None], size, stride, padding, *ctx.images[1:]
+            )[0]
         pad = padding if images.shape[1:3] == sides else 0
         parts, biases = operators.convolution_weights(images[None], g[None], size, stride, pad)
         dw = unpacked(_sum(parts)[0], ctx.weights)

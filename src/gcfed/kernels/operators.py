@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime import driver
 
 from gcfed.kernels import tiles
-from gcfed.kernels.tile_sizes import convolve_tile, power, weights_tile
+from gcfed.kernels.tile_sizes import back_tile, convolve_tile, power, weights_tile
 
 NAMESPACE = "gcfed"
 
@@ -78,6 +79,14 @@ def _inside(w: Tensor) -> Tensor:
     return w if w[0].is_contiguous() else w.contiguous()
 
 
+def _stages(x: Tensor, wanted: int, numbers: int) -> int:
+    """So many stages of a loop, each of so many numbers, as are wanted and shared memory holds."""
+    if not x.is_cuda:
+        return wanted
+    memory = driver.active.utils.get_device_properties(x.device.index)["max_shared_mem"]
+    return int(max(1, min(wanted, memory // (numbers * x.element_size()))))
+
+
 # ------------------------------------------------------------------------------- convolution
 
 
@@ -123,48 +132,45 @@ def convolve(
     4 where ReLU let none through.
     """
     y, code = _convolve_shapes(x, w, bias, size, stride, pad, relu, pool)
-    _launch_convolve(x, w, bias, y, code, size, stride, pad, relu=relu, pool=pool, back=0)
-    return y, code
-
-
-def _launch_convolve(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    y: Tensor,
-    code: Tensor,
-    size: int,
-    stride: int,
-    pad: int,
-    *,
-    relu: bool,
-    pool: bool,
-    back: int,
-) -> None:
     x, w = x.contiguous(), _inside(w)
     clients, images, rows, columns, out = y.shape
     m, e = images * rows * columns, size * size * x.shape[4]
     bm, bn, be, warps, stages = convolve_tile(m, e, out, pool, x.element_size())
+    stages = _stages(x, stages, ((4 if pool else 1) * bm + bn) * be)
     tiles.convolve[(-(-m // bm), -(-out // bn), clients)](
         x, w, x if bias is None else bias.contiguous(), y, code, _client_stride(w),
         m, rows, columns, x.shape[2], x.shape[3], x.shape[4], out, size, e, stride,
-        pad, bias is not None, relu, pool, back, bm, bn, be, num_warps=warps, num_stages=stages,
+        pad, bias is not None, relu, pool, bm, bn, be, num_warps=warps, num_stages=stages,
     )  # fmt: skip
+    return y, code
 
 
-def _convolve_back_shape(g: Tensor, w: Tensor, size: int, pad: int, channels: int) -> Tensor:
-    return g.new_empty(*g.shape[:2], *_sides(g, size, 1, pad), channels)
+def _convolve_back_shape(
+    g: Tensor, w: Tensor, size: int, stride: int, pad: int, rows: int, columns: int, channels: int
+) -> Tensor:
+    return g.new_empty(*g.shape[:2], rows, columns, channels)
 
 
 @operator(_convolve_back_shape, (0,))
-def convolve_back(g: Tensor, w: Tensor, size: int, pad: int, channels: int) -> Tensor:
+def convolve_back(
+    g: Tensor, w: Tensor, size: int, stride: int, pad: int, rows: int, columns: int, channels: int
+) -> Tensor:
     """The gradient of what `convolve` read, from that of what it made.
 
-    ``w`` and ``pad`` are as there; of the channels of its inputs the first ``channels`` are wanted.
+    That was images of so many rows, columns and channels, with a border of ``pad`` in memory or
+    not; ``g`` may have more channels than kernels made, a multiple of 16, ``w`` more than wanted.
     """
-    dx = _convolve_back_shape(g, w, size, pad, channels)
-    back = w.shape[2] // size**2
-    _launch_convolve(g, w, None, dx, dx, size, 1, pad, relu=False, pool=False, back=back)
+    g, w = g.contiguous(), _inside(w)
+    dx = _convolve_back_shape(g, w, size, stride, pad, rows, columns, channels)
+    clients, images, height, width, inputs = g.shape
+    m = images * -(-rows // stride) * -(-columns // stride)
+    bm, bn, be, warps, stages = back_tile(m, inputs, channels, g.element_size())
+    stages = _stages(g, stages, (bm + bn) * be)
+    tiles.convolve_back[(-(-m // bm) * stride**2, -(-channels // bn), clients)](
+        g, w, dx, _client_stride(w),
+        m, rows, columns, height, width, inputs, channels, size, w.shape[2], w.shape[1],
+        stride, pad, bm, bn, be, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     return dx
 
 
@@ -195,11 +201,12 @@ def convolution_weights(
     rows, columns = g.shape[2:4]
     m, out, e = _pixels(g), parts.shape[2], parts.shape[3]
     be, bn, bm, warps, stages, per = weights_tile(m, e, out, x.shape[4] if pad else 0)
+    stages = _stages(x, stages if x.element_size() == 2 else 2, (be + bn) * bm)
     tiles.convolution_weights[(-(-e // be) * -(-out // bn), len(x), len(parts))](
         x, g, parts, biases,
         len(x), m, per, rows, columns, x.shape[2], x.shape[3], x.shape[4], out,
         size, e, stride, pad, be, bn, bm,
-        num_warps=warps, num_stages=stages if x.element_size() == 2 else 2,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return parts, biases
 

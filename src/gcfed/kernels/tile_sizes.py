@@ -26,11 +26,22 @@ def convolve_tile(
     be = whole or power(e, 16, 2 * widest if e <= 2 * widest else widest)
     if pool:
         return 64, power(out, 16, 64), be, 4, 3 if be < 128 else 2
+    return _flat_tile(m, be, out)
+
+
+def back_tile(m: int, channels: int, out: int, item: int) -> tuple[int, int, int, int, int]:
+    """The same for a gradient of so many channels, a multiple of 16."""
+    be = next(n for n in (64 if item == 2 else 32, 32, 16) if channels % n == 0)
+    return _flat_tile(m, be, out)
+
+
+def _flat_tile(m: int, be: int, out: int) -> tuple[int, int, int, int, int]:
     if out <= 32:
         return 256, power(out, 16, 32), be, 8, 3
+    bn = power(out, 16, 256)
     if m < 2048:
-        return 64, power(out, 16, 128), be, 4, 3
-    return 128, power(out, 16, 128), be, 8, 3
+        return 64, bn, be, 8 if bn > 64 else 4, 4
+    return 128, bn, be, 8, 3
 
 
 def weights_tile(m: int, e: int, out: int, of_one: int = 0) -> tuple[int, int, int, int, int, int]:
@@ -39,8 +50,10 @@ def weights_tile(m: int, e: int, out: int, of_one: int = 0) -> tuple[int, int, i
     There are ``m`` pixels, each of ``e`` inputs and ``out`` outputs; the inputs of a tile may have
     to lie in one pixel of ``of_one`` channels.
     """
-    be = power(e, 16, 128 if of_one % 128 == 0 else 64)
-    bn, bm, stages = (128, 64, 3) if out > 64 else (power(out, 16, 64), 128, 2)
+    few = out <= 64 and e > 128
+    be = power(e, 16, 64 if few or of_one % 128 else 128)
+    bn = power(out, 16, 128)
+    bm, stages = (128, 2) if out <= 64 or m >= 8192 else (64, 3)
     tiles = -(-e // be) * -(-out // bn)
     parts = -(-64 // tiles)  # so that one client alone is 64 programs
     return be, bn, bm, 4, stages, max(2 * bm, -(-m // parts // bm) * bm)
@@ -53,12 +66,10 @@ def norm_tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:
     sectors of memory; else a part at a time.
     """
     held = power(pixels, 16, 1 << 30)
-    most = max(16, min(128, HELD // held))
-    bc = max(
-        size, next(n for n in (128, 64, 32, 16, 8, 4, 2, 1) if n <= most and channels % n == 0)
-    )
+    most = min(64, max(16, 8192 // held))
+    bc = max(size, next(n for n in (64, 32, 16, 8, 4, 2, 1) if n <= most and channels % n == 0))
     bp = held if held * bc <= HELD else power(pixels, 16, max(16, 4096 // bc))
-    return bc, bp, 8 if bp * bc > 8192 else 4
+    return bc, bp, power(bp * bc // 2048, 1, 8)
 
 
 HELD = 16384

@@ -50,15 +50,13 @@ def convolve(
     M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr, STRIDE: tl.constexpr,
     PAD: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
-    BACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """Y = X * W + BIAS, then ReLU, then the largest of 2x2 with CODE saying which (4: none).
 
     X is [clients, images, HEIGHT, WIDTH, CI] with PAD zeros thought of around images (BE divides CI
     then); W [clients, CO, E] has the weights of the E inputs of an output, row by row of kernels;
     a program makes BM pixels of BN channels.
-    BACK: X is the gradient of what W made, and Y that of what it was made of: W is [clients, CI,
-    places of the kernel, BACK], read from its last place to its first.
     """
     k = tl.program_id(2).to(tl.int64)
     m = tl.minimum(tl.program_id(0) * BM + tl.arange(0, BM), M - 1)
@@ -79,11 +77,7 @@ def convolve(
     for e0 in range(0, E, BE):
         f = e0 + e
         at = x + (f // (KW * CI) * (WIDTH * CI) + f % (KW * CI))[None, :]
-        if BACK > 0:
-            place = E // CI - 1 - f // CI
-            weights = w + (f % CI * (E // CI * BACK) + place * BACK)[:, None] + co[None, :]
-        else:
-            weights = w + co[None, :] * E + f[:, None]
+        weights = w + co[None, :] * E + f[:, None]
         right = _masked(weights, (f < E)[:, None], (co < CO)[None, :], E % BE, CO % BN)
         row = i + e0 // (KW * CI)
         column = j + e0 % (KW * CI) // CI
@@ -117,6 +111,57 @@ def convolve(
     if RELU:
         y = larger(y, 0.0)
     tl.store(Y + out, y.to(Y.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def convolve_back(
+    G, W, DX, client_w,
+    M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr, OUT: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """DX [clients, images, ROWS, COLUMNS, CO]: at a pixel, the sum over the outputs it went into.
+
+    G [clients, images, HEIGHT, WIDTH, CI] is the gradient of what `convolve` made with W, STRIDE
+    and PAD; it has OUT channels and zeros (BE divides CI).  Row ``a`` went into row (a + PAD - r) /
+    STRIDE by the kernel's row ``r``, for those ``r`` that leave no remainder.  Pixels that have the
+    same such rows and columns are of one kind, M of each; a program makes BM of a kind, for BN
+    channels.
+    """
+    tall: tl.constexpr = (ROWS + STRIDE - 1) // STRIDE
+    wide: tl.constexpr = (COLUMNS + STRIDE - 1) // STRIDE
+    tiles = tl.cdiv(M, BM)
+    kind = STRIDE * STRIDE - 1 - tl.program_id(0) // tiles
+    k = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
+    co = tl.program_id(1) * BN + tl.arange(0, BN)
+    e = tl.arange(0, BE)
+    image = tl.minimum(m, M - 1) // (tall * wide)
+    a = m // wide % tall * STRIDE + kind // STRIDE
+    b = m % wide * STRIDE + kind % STRIDE
+    first_row = (kind // STRIDE + PAD) % STRIDE
+    first_column = (kind % STRIDE + PAD) % STRIDE
+    rows = (KW - first_row + STRIDE - 1) // STRIDE
+    columns = (KW - first_column + STRIDE - 1) // STRIDE
+    g = G + k * (M // (tall * wide)) * (HEIGHT * WIDTH * CI)
+    w = W + k * client_w
+    total = tl.zeros((BM, BN), tl.float32)
+    for e0 in range(0, rows * columns * CI, BE):
+        place = rows * columns - 1 - e0 // CI
+        r = first_row + place // columns * STRIDE
+        c = first_column + place % columns * STRIDE
+        i = (a + PAD - r) // STRIDE
+        j = (b + PAD - c) // STRIDE
+        f = e0 % CI + e
+        at = g + ((image * HEIGHT + i) * WIDTH + j)[:, None] * CI + f[None, :]
+        inside = (a + PAD >= r) & (i < HEIGHT) & (b + PAD >= c) & (j < WIDTH)
+        left = tl.load(at, mask=inside[:, None], other=0.0)
+        weights = w + f[:, None] * E + (r * KW + c) * (E // (KW * KW)) + co[None, :]
+        right = _masked(weights, (f < OUT)[:, None], (co < CO)[None, :], CI - OUT, CO % BN)
+        total = tl.dot(left, right, total)
+    out = ((k * (M // (tall * wide)) + image) * ROWS + a) * COLUMNS + b
+    kept = ((m < M) & (a < ROWS) & (b < COLUMNS))[:, None] & (co < CO)[None, :]
+    tl.store(DX + out[:, None] * CO + co[None, :], total.to(DX.dtype.element_ty), mask=kept)
 
 
 @triton.jit(do_not_specialize=["CLIENTS"])
