@@ -20,7 +20,7 @@ from test_pickles import numbered, official as cifar_batch, text
 
 from gcfed.core.types import Examples
 from gcfed.data.augmentation import ImageTransform
-from gcfed.data.datasets import official
+from gcfed.data.datasets import images, official
 from gcfed.data.datasets.builtin import fashion10k, synthetic
 from gcfed.data.datasets.dataset import DATASETS, Dataset
 from gcfed.data.downloads import cache
@@ -247,6 +247,49 @@ def jpeg(mode: str, value: int) -> bytes:
     out = io.BytesIO()
     Image.new(mode, (64, 64), value if mode == "L" else (value, 0, 0)).save(out, "JPEG")
     return out.getvalue()
+
+
+PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8))
+
+
+def photo(mode: str = "RGB", size: tuple[int, int] = (64, 64), **options) -> bytes:
+    out = io.BytesIO()
+    PHOTO.resize(size).convert(mode).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("body", "is_plain"),
+    [
+        (photo(), True),
+        (photo("L"), True),
+        (photo(progressive=True), True),
+        (photo(comment=b"\xff\xc0\x00\x11\x08\x00\x20\x00\x20"), True),
+        (photo("CMYK"), False),
+        (photo()[:2] + b"\xff" + photo()[2:], False),  # a byte that fills, as the standard allows
+    ],
+    ids=["colour", "grey", "progressive", "a size in a comment", "cmyk", "filled"],
+)
+def test_a_jpeg_has_the_pixels_that_pillow_opens(body, is_plain):
+    assert (images._plain_jpeg(body, (64, 64)) is not None) == is_plain
+    with Image.open(io.BytesIO(body)) as image:
+        expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    assert (images.decode_all(["a"], lambda _: body, (64, 64), "RGB") == expected).all()
+
+
+@pytest.mark.parametrize("size", [(63, 64), (65, 64), (64, 63), (64, 65), (900, 64)])
+def test_no_jpeg_of_another_size_reaches_the_bare_decoder(size, monkeypatch):
+    """Told another width than the file's, the decoder of Pillow 10 writes out of bounds."""
+    monkeypatch.setattr(Image, "frombytes", None)
+    with pytest.raises(InputError, match=r"a is of .* pixels, and others are of \(64, 64\)"):
+        images.decode_all(["a"], lambda _: photo(size=size), (64, 64), "RGB")
+
+
+def test_every_cut_of_a_jpeg_is_broken():
+    body = photo()
+    for end in range(0, len(body) - 1, 7):
+        with pytest.raises(InputError, match="a cannot be read as an image"):
+            images.decode_all(["a"], lambda _, end=end: body[:end], (64, 64), "RGB")
 
 
 TINY = {
