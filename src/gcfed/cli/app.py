@@ -91,6 +91,7 @@ def _explain(error: click.ClickException) -> str:
         options = [word for word in [*words, "--help"] if word.startswith("-")]
         return str(unknown(f"option of {command}", error.option_name, options))
     said = error.format_message().rstrip(".")
+    said = said.replace(" (env var: 'None')", "")  # click < 8.2.2 adds this to every option
     return f"{said[:1].lower()}{said[1:]}; {command} --help shows what it takes"
 
 

@@ -23,7 +23,7 @@ def _load(paths: list[Path] | None) -> list[Path]:
 def _path(text: str | Path) -> Path:
     """A path that was really given: the empty text of an unset variable is not this folder."""
     if not str(text).strip():
-        raise InputError("a path is empty: name a file or a folder, such as runs")
+        raise typer.BadParameter("a path is empty: name a file or a folder, such as runs")
     return Path(text)
 
 
