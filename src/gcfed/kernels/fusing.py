@@ -127,12 +127,11 @@ def _added_to(norm: fx.Node, total: fx.Node) -> fx.Node | None:
     """The other one of a sum of two."""
     if total.target not in (operator.add, operator.iadd, torch.add) or total.kwargs:
         return None
-    match total.args:
-        case (first, fx.Node() as residual) if first is norm:
-            return residual
-        case (fx.Node() as residual, last) if last is norm and total.target is not operator.iadd:
-            return residual
-    return None
+    others = [x for x in total.args if x is not norm]
+    changed_in_place = total.target is operator.iadd and total.args[0] is not norm
+    if len(others) != 1 or not isinstance(others[0], fx.Node) or changed_in_place:
+        return None
+    return others[0]
 
 
 def _absorb(
