@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gcfed.kernels import norm_tiles
+from gcfed.kernels.launching import launch
 from gcfed.kernels.operators import operator
 from gcfed.kernels.tile_sizes import norm_tile
 
@@ -34,7 +35,8 @@ def normalize(
     pixels, channels = x.shape[2] * x.shape[3], x.shape[4]
     size = channels // groups
     bc, bp, warps = norm_tile(pixels, channels, size)
-    norm_tiles.normalize[(channels // bc * x.shape[0] * x.shape[1],)](
+    launch(
+        norm_tiles.normalize, (channels // bc * x.shape[0] * x.shape[1],),
         x, w, bias, x if residual is None else residual.contiguous(), y, mean, rstd, x.shape[1],
         eps, pixels, channels, size, residual is not None, relu, bc, bp, num_warps=warps,
     )  # fmt: skip
@@ -78,7 +80,8 @@ def normalize_back(
     pixels, channels = x.shape[2] * x.shape[3], x.shape[4]
     size = channels // groups
     bc, bp, warps = norm_tile(pixels, channels, size)
-    norm_tiles.normalize_back[(channels // bc * x.shape[0] * x.shape[1],)](
+    launch(
+        norm_tiles.normalize_back, (channels // bc * x.shape[0] * x.shape[1],),
         g, x, w, bias, x if y is None else y.contiguous(), mean, rstd, dx, dresidual, dw, dbias,
         x.shape[1], pixels, channels, size, y is not None, relu, bc, bp, num_warps=warps,
     )  # fmt: skip

@@ -12,9 +12,11 @@ from torch import Tensor
 from triton.runtime import driver
 
 from gcfed.kernels import tiles
+from gcfed.kernels.launching import NAMESPACE, launch
 from gcfed.kernels.tile_sizes import back_tile, convolve_tile, power, weights_tile
 
-NAMESPACE = "gcfed"
+IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
+"""The function that does each operator."""
 
 
 def operator(fake: Callable[..., Any], out_axes: tuple[int, ...]) -> Callable[..., Any]:
@@ -31,6 +33,7 @@ def operator(fake: Callable[..., Any], out_axes: tuple[int, ...]) -> Callable[..
         torch.library.register_fake(name, fake)
         call = getattr(getattr(torch.ops, NAMESPACE), fn.__name__).default
         torch.library.register_vmap(name, _over_clients(call, out_axes))
+        IMPLEMENTATIONS[call] = fn
         return call
 
     return make
@@ -137,7 +140,8 @@ def convolve(
     m, e = images * rows * columns, size * size * x.shape[4]
     bm, bn, be, warps, stages = convolve_tile(m, e, out, pool, x.element_size())
     stages = _stages(x, stages, ((4 if pool else 1) * bm + bn) * be)
-    tiles.convolve[(-(-m // bm), -(-out // bn), clients)](
+    launch(
+        tiles.convolve, (-(-m // bm), -(-out // bn), clients),
         x, w, x if bias is None else bias.contiguous(), y, code, _client_stride(w),
         m, rows, columns, x.shape[2], x.shape[3], x.shape[4], out, size, e, stride,
         pad, bias is not None, relu, pool, bm, bn, be, num_warps=warps, num_stages=stages,
@@ -166,7 +170,8 @@ def convolve_back(
     m = images * -(-rows // stride) * -(-columns // stride)
     bm, bn, be, warps, stages = back_tile(m, inputs, channels, g.element_size())
     stages = _stages(g, stages, (bm + bn) * be)
-    tiles.convolve_back[(-(-m // bm) * stride**2, -(-channels // bn), clients)](
+    launch(
+        tiles.convolve_back, (-(-m // bm) * stride**2, -(-channels // bn), clients),
         g, w, dx, _client_stride(w),
         m, rows, columns, height, width, inputs, channels, size, w.shape[2], w.shape[1],
         stride, pad, bm, bn, be, num_warps=warps, num_stages=stages,
@@ -202,7 +207,8 @@ def convolution_weights(
     m, out, e = _pixels(g), parts.shape[2], parts.shape[3]
     be, bn, bm, warps, stages, per = weights_tile(m, e, out, x.shape[4] if pad else 0)
     stages = _stages(x, stages if x.element_size() == 2 else 2, (be + bn) * bm)
-    tiles.convolution_weights[(-(-e // be) * -(-out // bn), len(x), len(parts))](
+    launch(
+        tiles.convolution_weights, (-(-e // be) * -(-out // bn), len(x), len(parts)),
         x, g, parts, biases,
         len(x), m, per, rows, columns, x.shape[2], x.shape[3], x.shape[4], out,
         size, e, stride, pad, be, bn, bm,
@@ -230,7 +236,8 @@ def multiply(x: Tensor, w: Tensor) -> Tensor:
     clients, b, inputs = x.shape
     out = w.shape[1]
     bb, bo, bi = power(b, 16, 64), power(out, 16, 128), power(inputs, 16, 64)
-    tiles.multiply[(-(-out // bo), len(parts) * -(-b // bb), clients)](
+    launch(
+        tiles.multiply, (-(-out // bo), len(parts) * -(-b // bb), clients),
         x, w, parts, _client_stride(w), clients, b, inputs, out, SPLIT, bb, bo, bi,
         num_warps=4, num_stages=3,
     )  # fmt: skip
@@ -249,9 +256,10 @@ def multiply_back(g: Tensor, w: Tensor) -> Tensor:
     clients, b, out = g.shape
     inputs = w.shape[2]
     bb, bi, bo = power(b, 16, 64), power(inputs, 16, 64), power(out, 16, 32)
-    tiles.multiply_back[(-(-inputs // bi), -(-b // bb), clients)](
-        g, w, dx, _client_stride(w), b, inputs, out, bb, bi, bo, num_warps=4, num_stages=4
-    )
+    launch(
+        tiles.multiply_back, (-(-inputs // bi), -(-b // bb), clients),
+        g, w, dx, _client_stride(w), b, inputs, out, bb, bi, bo, num_warps=4, num_stages=4,
+    )  # fmt: skip
     return dx
 
 
@@ -267,7 +275,8 @@ def linear_weights(x: Tensor, g: Tensor) -> Tensor:
     clients, b, inputs = x.shape
     out = g.shape[2]
     bb, bi, bo = power(b, 16, 64), power(inputs, 16, 128), power(out, 16, 64)
-    tiles.linear_weights[(-(-inputs // bi), -(-out // bo), clients)](
-        x, g, dw, b, inputs, out, bo, bi, bb, num_warps=4, num_stages=2
-    )
+    launch(
+        tiles.linear_weights, (-(-inputs // bi), -(-out // bo), clients),
+        x, g, dw, b, inputs, out, bo, bi, bb, num_warps=4, num_stages=2,
+    )  # fmt: skip
     return dw
