@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from gcfed.caches import keep_compiled_code
 from gcfed.core.torch_internals import start_compiler
 from gcfed.engines.tracing import inductor
+from gcfed.kernels.precompiling import kernels_compiled
 
 Body = Callable[[], object]
 """A step over tensors of fixed place, which it changes."""
@@ -56,7 +57,8 @@ class CudaRecorder(Recorder):
         return torch.cuda.device(self._device)
 
     def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
-        return inductor(trace, examples)
+        with kernels_compiled(trace):
+            return inductor(trace, examples)
 
     def branches(self, count: int) -> SideBySide:
         streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]

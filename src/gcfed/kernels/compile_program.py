@@ -1,0 +1,52 @@
+"""What a process does that compiles kernels for another; it imports Triton and not torch."""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+Target = tuple[str, int | str, int]
+"""A kind of device as Triton names it: its backend, its architecture, the threads of a warp."""
+
+
+def compile_all(target: Target, launches: Sequence[tuple[Any, ...]]) -> None:
+    """Compile what launches will need, for another process to find in Triton's folder.
+
+    What cannot be compiled here is left to that process.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    warnings.simplefilter("ignore")  # the other process gives them
+    device = GPUTarget(*target)
+    driver.set_active(
+        SimpleNamespace(
+            get_current_target=lambda: device,
+            get_current_device=lambda: 0,
+            get_current_stream=lambda _: 0,
+        )
+    )
+    for launch in launches:
+        with suppress(Exception):
+            _build_launcher(compiled(*launch))
+
+
+def compiled(
+    module: str, name: str, args: Sequence[Any], options: Sequence[tuple[str, int]]
+) -> Any:
+    """A kernel as it will be launched on the device that is set, its tensors well aligned."""
+    import triton.language as tl
+    from triton.runtime.jit import MockTensor
+
+    kernel = getattr(import_module(module), name)
+    mocked = [MockTensor(getattr(tl, a)) if isinstance(a, str) else a for a in args]
+    return kernel.warmup(*mocked, grid=(1,), **dict(options))
+
+
+def _build_launcher(kernel: Any) -> None:
+    """Compile the C code that launches a kernel, where Triton's version has such code."""
+    from triton.backends.nvidia.driver import CudaLauncher
+
+    CudaLauncher(kernel.src, kernel.metadata)

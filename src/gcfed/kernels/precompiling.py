@@ -1,0 +1,76 @@
+"""Kernels compiled by other processes, side by side, while the step around them is compiled.
+
+Triton compiles a kernel when it is first launched, one after the other; what it then finds in its
+folder on the disk it need not compile.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from gcfed.core.torch_internals import is_operation
+from gcfed.kernels.compile_program import Target
+from gcfed.kernels.launching import NAMESPACE, Launch, noted_launches
+from gcfed.processes import FreshProcess, available_cores
+
+CODE = "from gcfed.kernels.compile_program import compile_all; compile_all({target}, {launches})"
+PATIENCE = 120.0  # seconds; what is not compiled then is compiled when it is launched
+
+
+@contextmanager
+def kernels_compiled(trace: GraphModule) -> Iterator[None]:
+    """Inside, processes compile the kernels that a trace will launch; afterwards all have ended."""
+    processes: list[FreshProcess] = []
+    try:
+        with suppress(Exception):  # Triton's inner parts may change: then it compiles at a launch
+            launches = launches_of(trace)
+            if launches:
+                start_compiling(current_target(), launches, processes)
+        yield
+        until = time.monotonic() + PATIENCE
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def current_target() -> Target:
+    """The device in use, as Triton names it."""
+    from triton.runtime import driver
+
+    target = driver.active.get_current_target()
+    return target.backend, target.arch, target.warp_size
+
+
+def start_compiling(
+    target: Target, launches: Sequence[Launch], processes: list[FreshProcess]
+) -> None:
+    """Start as many processes as there are cores or launches, and add each to the list."""
+    count = min(available_cores(), len(launches))
+    for i in range(count):
+        share = list(launches[i::count])
+        processes.append(FreshProcess(CODE.format(target=target, launches=share)))
+
+
+def launches_of(trace: GraphModule) -> list[Launch]:
+    """The kernels that the operators in a trace will launch, each once."""
+    calls = [node for node in trace.graph.nodes if _is_ours(node)]
+    if not calls:
+        return []
+    from gcfed.kernels.operators import IMPLEMENTATIONS  # needs Triton
+
+    with noted_launches() as notes:
+        for node in calls:
+            IMPLEMENTATIONS[node.target](*map_arg(node.args, lambda n: n.meta["val"]))
+    return list(dict.fromkeys(notes))
+
+
+def _is_ours(node: Node) -> bool:
+    target: Any = node.target
+    return is_operation(target) and target.namespace == NAMESPACE

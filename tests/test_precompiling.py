@@ -1,0 +1,171 @@
+"""Kernels compiled ahead by other processes, for a kind of GPU that need not be there."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from leftovers import children, nothing_left
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+pytest.importorskip("triton")
+
+from gcfed.core.torch_internals import make_fx, without_memory
+from gcfed.engines.any_number import PRIME
+from gcfed.engines.recorder import CudaRecorder
+from gcfed.kernels import precompiling
+from gcfed.kernels.fusing import fuse_layers
+from gcfed.kernels.launching import noted_launches
+from gcfed.kernels.precompiling import kernels_compiled, launches_of
+
+FINDER = """
+import sys
+import torch
+import triton
+from gcfed.kernels import tiles, norm_tiles
+from gcfed.kernels.compile_program import compile_all
+
+compile_all(("cuda", 90, 32), [])
+found = []
+triton.knobs.compilation.listener = lambda *, cache_hit, **_: found.append(cache_hit)
+for module, name, args, options in {launches}:
+    tensors = [torch.empty(64, dtype=getattr(torch, a)) if type(a) is str else a for a in args]
+    getattr(sys.modules[module], name).warmup(*tensors, grid=(1,), **dict(options))
+print(found)
+"""
+"""What a launch does before it runs a kernel, on real tensors: was the kernel found on the disk?"""
+
+
+class Small(nn.Module):
+    """A layer of each kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(4, 8)
+        self.fc = nn.Linear(32, 5)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(torch.relu(self.conv(x)), 2)
+        return self.fc(torch.relu(self.norm(x)).flatten(1))
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch, tmp_path):
+    """In new processes Triton's compiler in place of its interpreter, and a folder of its own."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(precompiling, "current_target", lambda: ("cuda", 90, 32))
+
+
+def gradients(clients):
+    """The gradients of clients' networks, as a function and its arguments."""
+    net, _ = fuse_layers(Small())
+    x = torch.zeros(clients, 6, 3, 4, 4, dtype=torch.bfloat16)
+    weights = {
+        n: torch.zeros(clients, *p.shape, dtype=torch.float32) for n, p in net.named_parameters()
+    }
+    return vmap(grad(lambda p, x: functional_call(net, p, (x,)).float().sum())), (weights, x)
+
+
+@pytest.fixture
+def trace():
+    with without_memory():
+        fn, (weights, x) = gradients(PRIME)
+        return make_fx(fn)(weights, x)
+
+
+def with_clients(launches, clients):
+    return [
+        (module, name, tuple(clients if a == PRIME else a for a in args), options)
+        for module, name, args, options in launches
+    ]
+
+
+@pytest.mark.parametrize("clients", [2, 7])
+def test_launches_are_known_from_a_trace(trace, clients):
+    """Those of any number of clients, but for the number itself, which no kernel depends on."""
+    fn, arguments = gradients(clients)
+    with noted_launches() as notes:
+        fn(*arguments)
+    expected = with_clients(launches_of(trace), clients)
+    assert set(notes) == set(expected) and len(expected) == 7
+    assert {name for _, name, *_ in notes} == {
+        "convolve", "convolution_weights", "normalize", "normalize_back",
+        "multiply", "multiply_back", "linear_weights",
+    }  # fmt: skip
+
+
+def found(launches):
+    code = FINDER.format(launches=launches)
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_launch_finds_what_processes_compiled(trace, tmp_path):
+    with nothing_left(), kernels_compiled(trace):
+        assert not any(tmp_path.glob("*/*.cubin"))
+    launches = with_clients(launches_of(trace), 16)
+    module, name, args, options = launches[0]
+    other = (module, name, args, (("num_warps", 2), *options[1:]))
+    assert found([*launches, other]) == str([True] * 7 + [False])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os._exit(3)",
+        "import os; os.kill(os.getpid(), 9)",
+        precompiling.CODE.replace("{target}", "('no such kind', 0, 0)"),
+    ],
+)
+def test_a_process_that_fails_is_no_matter(trace, monkeypatch, code, capfd):
+    monkeypatch.setattr(precompiling, "CODE", code)
+    with nothing_left(), kernels_compiled(trace):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_triton_that_is_not_as_expected_is_no_matter(trace, monkeypatch):
+    monkeypatch.setattr(precompiling, "current_target", lambda: 1 / 0)
+    with nothing_left(), kernels_compiled(trace):
+        assert not children()
+    monkeypatch.setattr(precompiling, "launches_of", lambda trace: 1 / 0)
+    with nothing_left(), kernels_compiled(trace):
+        assert not children()
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.1])
+def test_nobody_waits_for_ever(trace, monkeypatch, patience):
+    """Processes are ended when the compilation beside them fails, and when they take too long."""
+    monkeypatch.setattr(precompiling, "CODE", "import time; time.sleep(60)")
+    monkeypatch.setattr(precompiling, "PATIENCE", patience)
+    began = time.monotonic()
+    try:
+        with nothing_left(), kernels_compiled(trace):
+            assert children()
+            if patience > 1:
+                raise InterruptedError
+    except InterruptedError:
+        assert not children()
+    assert time.monotonic() - began < 30
+
+
+def test_kernels_are_compiled_beside_the_step(trace, monkeypatch):
+    during = []
+
+    def inductor(trace, examples):
+        during.append(children())
+        return trace
+
+    monkeypatch.setattr("gcfed.engines.recorder.start_compiler", lambda: None)
+    monkeypatch.setattr("gcfed.engines.recorder.inductor", inductor)
+    monkeypatch.setattr(precompiling, "CODE", "import time; time.sleep(0.1)")
+    plain = make_fx(torch.sin)(torch.ones(2))
+    recorder = CudaRecorder(torch.device("cuda"))
+    for each in (trace, plain):
+        with nothing_left():
+            recorder.compile(each, None)
+    assert len(during[0]) > 0 and not during[1]
