@@ -27,7 +27,7 @@ import triton
 from gcfed.kernels import tiles, norm_tiles
 from gcfed.kernels.compile_program import compile_all
 
-compile_all(("cuda", 90, 32), [])
+compile_all(("cuda", 90, 32), triton.runtime.cache.triton_key(), [])
 found = []
 triton.knobs.compilation.listener = lambda *, cache_hit, **_: found.append(cache_hit)
 for module, name, args, options in {launches}:

@@ -11,15 +11,17 @@ Target = tuple[str, int | str, int]
 """A kind of device as Triton names it: its backend, its architecture, the threads of a warp."""
 
 
-def compile_all(target: Target, launches: Sequence[tuple[Any, ...]]) -> None:
+def compile_all(target: Target, version: str, launches: Sequence[tuple[Any, ...]]) -> None:
     """Compile what launches will need, for another process to find in Triton's folder.
 
-    What cannot be compiled here is left to that process.
+    The ``version`` of Triton is the hash of its files, which takes as long to make as a few kernels
+    to compile.  What cannot be compiled here is left to the other process.
     """
     from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
+    from triton.runtime import cache, driver
 
     warnings.simplefilter("ignore")  # the other process gives them
+    cache.triton_key = lambda: version
     device = GPUTarget(*target)
     driver.set_active(
         SimpleNamespace(

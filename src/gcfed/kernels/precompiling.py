@@ -17,7 +17,10 @@ from gcfed.kernels.compile_program import Target
 from gcfed.kernels.launching import NAMESPACE, Launch, noted_launches
 from gcfed.processes import FreshProcess, available_cores
 
-CODE = "from gcfed.kernels.compile_program import compile_all; compile_all({target}, {launches})"
+CODE = """
+from gcfed.kernels.compile_program import compile_all
+compile_all({target}, {version!r}, {launches})
+"""
 PATIENCE = 120.0  # seconds; what is not compiled then is compiled when it is launched
 
 
@@ -29,7 +32,7 @@ def kernels_compiled(trace: GraphModule) -> Iterator[None]:
         with suppress(Exception):  # Triton's inner parts may change: then it compiles at a launch
             launches = launches_of(trace)
             if launches:
-                start_compiling(current_target(), launches, processes)
+                start_compiling(current_target(), triton_version(), launches, processes)
         yield
         until = time.monotonic() + PATIENCE
         for process in processes:
@@ -48,14 +51,22 @@ def current_target() -> Target:
     return target.backend, target.arch, target.warp_size
 
 
+def triton_version() -> str:
+    """What Triton tells its versions apart by."""
+    from triton.runtime import cache
+
+    return str(cache.triton_key())
+
+
 def start_compiling(
-    target: Target, launches: Sequence[Launch], processes: list[FreshProcess]
+    target: Target, version: str, launches: Sequence[Launch], processes: list[FreshProcess]
 ) -> None:
     """Start as many processes as there are cores or launches, and add each to the list."""
     count = min(available_cores(), len(launches))
     for i in range(count):
         share = list(launches[i::count])
-        processes.append(FreshProcess(CODE.format(target=target, launches=share)))
+        code = CODE.format(target=target, version=version, launches=share)
+        processes.append(FreshProcess(code))
 
 
 def launches_of(trace: GraphModule) -> list[Launch]:
