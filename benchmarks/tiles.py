@@ -14,7 +14,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from gcfed.kernels import norm_tiles, tiles
-from gcfed.kernels.tile_sizes import convolve_tile, norm_tile, weights_tile
+from gcfed.kernels.tile_sizes import back_tile, convolve_tile, norm_tile, weights_tile
 
 Tile = tuple[int, ...]
 Kernel = Callable[[str, int, Tile], Callable[[], object]]
@@ -112,7 +112,8 @@ def convolve_tiles(layer: str) -> tuple[Tile, set[Tile]]:
         and (warps == 8) == (bm * bn >= 8192)
         and (bm + bn) * be * stages * 2 < 220_000
     }
-    return convolve_tile(m, e, out, pool, 2), tried
+    back = layer.endswith("back")
+    return back_tile(m, inputs, out, 2) if back else convolve_tile(m, e, out, pool, 2), tried
 
 
 def weights_tiles(layer: str) -> tuple[Tile, set[Tile]]:
@@ -120,7 +121,7 @@ def weights_tiles(layer: str) -> tuple[Tile, set[Tile]]:
     _, inputs, pad, _, out, pool = LAYERS[layer]
     _, m, e = _sizes(layer)
     m *= 4 if pool else 1
-    used = weights_tile(m, e, out, inputs if pad else 0)
+    used = weights_tile(m, e, out, 2, inputs if pad else 0)
     tried = set()
     for be in (64, 128, 256):
         if pad and inputs % be:

@@ -169,7 +169,7 @@ def test_a_clients_bits_do_not_depend_on_who_trains_beside_it():
 def test_tiles_go_by_one_clients_shapes():
     for tile in (convolve_tile(3200, 800, 64, True, 2), convolve_tile(51200, 576, 64, False, 2)):
         assert all(n & (n - 1) == 0 for n in tile[:3])
-    inputs, *_, pixels = weights_tile(12800, 800, 64)
+    inputs, *_, pixels = weights_tile(12800, 800, 64, 2)
     assert (
         12800 / pixels * -(-800 // inputs) >= 64
     )  # programs, so that one client keeps a card busy
@@ -318,8 +318,35 @@ class Sums(Base):
         return self.fc((z + z + 2 + z.shape[1]).flatten(1))
 
 
+class Read(Base):
+    """Layers whose weights are read beside them, and what follows them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.GroupNorm(2, 4), nn.GroupNorm(2, 4)
+
+    def forward(self, x):
+        x = functional.relu(self.conv(x)) + self.conv.weight.mean()
+        x = (self.norm(x) + x) * self.norm.weight[:, None, None]
+        return self.fc(self.act(functional.relu(self.last(x)) + self.last.bias.sum()).flatten(1))
+
+
+class Overwriting(Base):
+    """Writes into what a norm has read, before the norm's sum is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.over = nn.GroupNorm(2, 4), nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.conv(x)
+        y = self.norm(x)
+        y = y + self.over(x)
+        return self.fc(self.act(y).flatten(1))
+
+
 @pytest.mark.parametrize("features", [None, "act", "conv"])
-@pytest.mark.parametrize("kind", [Base, Noisy, Frozen, Counting, Hooked, Unused, Sums])
+@pytest.mark.parametrize("kind", [Base, Noisy, Frozen, Counting, Hooked, Unused, Sums, Read])
 def test_what_a_trace_does_not_show_is_done(kind, features):
     model = Model(kind(), features=features)
     twin = model.rewritten(partial(fuse_layers, watched=model.watched))
@@ -336,6 +363,14 @@ def test_what_a_trace_does_not_show_is_done(kind, features):
         )
         for (path, a), (_, b) in zip(tree.leaves(found), tree.leaves(expected), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=str(path))
+
+
+@torch.no_grad()
+def test_a_norm_does_not_wait_for_what_writes_into_its_input():
+    module, x = Overwriting().eval(), torch.randn(2, 3, 8, 8)
+    expected = module(x)
+    fused, _ = fuse_layers(module)
+    torch.testing.assert_close(fused(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_group_norms_of_numbers_far_from_zero():

@@ -228,8 +228,14 @@ class FusedGroupNorm(nn.Module):
         self.num_groups, self.eps, self.relu = norm.num_groups, norm.eps, relu
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        if x.ndim != 4 or not (residual is None or _alike(x, residual)):
-            return self._by_torch(x, residual)
+        if x.ndim != 4:
+            y = functional.group_norm(x.float(), self.num_groups, self.weight, self.bias, self.eps)
+            return self._followed(y.to(x.dtype), residual)
+        if residual is None or _alike(x, residual):
+            return self._normalized(x, residual, relu=self.relu)
+        return self._followed(self._normalized(x, None, relu=False), residual)
+
+    def _normalized(self, x: Tensor, residual: Tensor | None, *, relu: bool) -> Tensor:
         y: Tensor = Normalization.apply(  # type: ignore[no-untyped-call]
             x.permute(0, 2, 3, 1),
             self.weight,
@@ -237,13 +243,12 @@ class FusedGroupNorm(nn.Module):
             None if residual is None else residual.permute(0, 2, 3, 1),
             self.num_groups,
             self.eps,
-            self.relu,
+            relu,
         )[0]
         return y.permute(0, 3, 1, 2)
 
-    def _by_torch(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        y = functional.group_norm(x.float(), self.num_groups, self.weight, self.bias, self.eps)
-        y = y.to(x.dtype) if residual is None else y.to(x.dtype) + residual
+    def _followed(self, y: Tensor, residual: Tensor | None) -> Tensor:
+        y = y if residual is None else y + residual
         return functional.relu(y) if self.relu else y
 
 

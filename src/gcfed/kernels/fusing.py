@@ -25,8 +25,8 @@ def fuse_layers(module: nn.Module, watched: Sequence[str] = ()) -> tuple[nn.Modu
     followed = _followed(module, watched)
     if followed is None:
         return replace_modules(module, _operators({}))
-    graph, after = followed
-    module, changed = replace_modules(module, _operators(after, _owners_of_weights_read(graph)))
+    graph, after, spared = followed
+    module, changed = replace_modules(module, _operators(after, spared))
     return fx.GraphModule(module, graph), changed
 
 
@@ -78,8 +78,11 @@ class _Unseen(TorchFunctionMode):
 
 def _followed(
     module: nn.Module, watched: Sequence[str]
-) -> tuple[fx.Graph, dict[str, list[str]]] | None:
-    """The module's calls without what convolutions will do, and that; None if they do not show."""
+) -> tuple[fx.Graph, dict[str, list[str]], set[str]] | None:
+    """The module's calls without what layers will do after them, and that; layers that must stay.
+
+    None if a trace does not show all that the module does.
+    """
     try:
         with _Unseen() as unseen:
             graph = _ByLayers().trace(module)
@@ -90,15 +93,16 @@ def _followed(
     met = _names(fx.GraphModule(module, graph)) == _names(module)
     if unseen.called or not met or not set(watched) <= set(targets):
         return None
-    layers = {n: m for n, m in module.named_modules() if n not in watched}
+    spared = _owners_of_weights_read(graph)
+    layers = {n: m for n, m in module.named_modules() if n not in {*watched, *spared}}
     after: dict[str, list[str]] = {}
     for node in calls:
         layer = layers.get(node.target)
         if layer is not None and fits(layer) and targets.count(node.target) == 1:
-            call = _with_residual(graph, node) if type(layer) is nn.GroupNorm else node
+            call = _with_residual(graph, node, layers) if type(layer) is nn.GroupNorm else node
             after[node.target] = _absorb(graph, call, layers, FOLLOWERS.get(type(layer), ()))
     graph.lint()
-    return graph, after
+    return graph, after, spared
 
 
 def _names(module: nn.Module) -> set[str]:
@@ -106,14 +110,14 @@ def _names(module: nn.Module) -> set[str]:
     return {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
 
 
-def _with_residual(graph: fx.Graph, norm: fx.Node) -> fx.Node:
+def _with_residual(graph: fx.Graph, norm: fx.Node, layers: dict[str, nn.Module]) -> fx.Node:
     """The call of a group norm; what is added to its result becomes its second input."""
     users = list(norm.users)
     if len(users) != 1 or len(norm.args) != 1:
         return norm
     (total,) = users
     residual = _added_to(norm, total)
-    if residual is None:
+    if residual is None or not _only_layers_between(norm, total, layers):
         return norm
     with graph.inserting_before(total):
         both = graph.call_module(str(norm.target), (*norm.args, residual))
@@ -121,6 +125,17 @@ def _with_residual(graph: fx.Graph, norm: fx.Node) -> fx.Node:
     graph.erase_node(total)
     graph.erase_node(norm)
     return both
+
+
+def _only_layers_between(norm: fx.Node, total: fx.Node, layers: dict[str, nn.Module]) -> bool:
+    """Whether a norm may wait for its sum: torch's layers write into nothing that it reads."""
+    node = norm.next
+    while node is not total:
+        layer = layers.get(str(node.target)) if node.op == "call_module" else None
+        if not type(layer).__module__.startswith("torch.nn.") or getattr(layer, "inplace", False):
+            return False
+        node = node.next
+    return True
 
 
 def _added_to(norm: fx.Node, total: fx.Node) -> fx.Node | None:

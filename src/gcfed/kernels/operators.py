@@ -5,6 +5,7 @@ one become one, so that a layer written for one client runs for all of them at o
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -86,8 +87,12 @@ def _stages(x: Tensor, wanted: int, numbers: int) -> int:
     """So many stages of a loop, each of so many numbers, as are wanted and shared memory holds."""
     if not x.is_cuda:
         return wanted
-    memory = driver.active.utils.get_device_properties(x.device.index)["max_shared_mem"]
-    return int(max(1, min(wanted, memory // (numbers * x.element_size()))))
+    return max(1, min(wanted, _shared_memory(x.device.index) // (numbers * x.element_size())))
+
+
+@cache
+def _shared_memory(device: int) -> int:
+    return int(driver.active.utils.get_device_properties(device)["max_shared_mem"])
 
 
 # ------------------------------------------------------------------------------- convolution
@@ -183,7 +188,7 @@ def _weights_shapes(
     x: Tensor, g: Tensor, size: int, stride: int, pad: int
 ) -> tuple[Tensor, Tensor]:
     m, e, out = _pixels(g), size * size * x.shape[4], g.shape[4]
-    parts = -(-m // weights_tile(m, e, out, x.shape[4] if pad else 0)[-1])
+    parts = -(-m // weights_tile(m, e, out, x.element_size(), x.shape[4] if pad else 0)[-1])
     like: dict[str, Any] = {"dtype": torch.float32}
     clients = x.shape[0]  # which may be a symbol, and `len` would make it a number
     return x.new_empty(parts, clients, out, e, **like), x.new_empty(parts, clients, out, **like)
@@ -205,8 +210,10 @@ def convolution_weights(
     parts, biases = _weights_shapes(x, g, size, stride, pad)
     rows, columns = g.shape[2:4]
     m, out, e = _pixels(g), parts.shape[2], parts.shape[3]
-    be, bn, bm, warps, stages, per = weights_tile(m, e, out, x.shape[4] if pad else 0)
-    stages = _stages(x, stages if x.element_size() == 2 else 2, (be + bn) * bm)
+    be, bn, bm, warps, stages, per = weights_tile(
+        m, e, out, x.element_size(), x.shape[4] if pad else 0
+    )
+    stages = _stages(x, stages, (be + bn) * bm)
     launch(
         tiles.convolution_weights, (-(-e // be) * -(-out // bn), len(x), len(parts)),
         x, g, parts, biases,

@@ -44,16 +44,19 @@ def _flat_tile(m: int, be: int, out: int) -> tuple[int, int, int, int, int]:
     return 128, bn, be, 8, 3
 
 
-def weights_tile(m: int, e: int, out: int, of_one: int = 0) -> tuple[int, int, int, int, int, int]:
+def weights_tile(
+    m: int, e: int, out: int, item: int, of_one: int = 0
+) -> tuple[int, int, int, int, int, int]:
     """Inputs, outputs and pixels of a tile, warps, stages, and the pixels a program sums over.
 
-    There are ``m`` pixels, each of ``e`` inputs and ``out`` outputs; the inputs of a tile may have
-    to lie in one pixel of ``of_one`` channels.
+    There are ``m`` pixels, each of ``e`` inputs and ``out`` outputs, of ``item`` bytes each; the
+    inputs of a tile may have to lie in one pixel of ``of_one`` channels.
     """
     few = out <= 64 and e > 128
     be = power(e, 16, 64 if few or of_one % 128 else 128)
     bn = power(out, 16, 128)
-    bm, stages = (128, 2) if out <= 64 or m >= 8192 else (64, 3)
+    bm, stages = (128, 2) if out <= 64 or (m >= 8192 and item == 2) else (64, 3)
+    stages = stages if item == 2 else 2
     tiles = -(-e // be) * -(-out // bn)
     parts = -(-64 // tiles)  # so that one client alone is 64 programs
     return be, bn, bm, 4, stages, max(2 * bm, -(-m // parts // bm) * bm)
@@ -69,7 +72,7 @@ def norm_tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:
     most = min(64, max(16, 8192 // held))
     bc = max(size, next(n for n in (64, 32, 16, 8, 4, 2, 1) if n <= most and channels % n == 0))
     bp = held if held * bc <= HELD else power(pixels, 16, max(16, 4096 // bc))
-    return bc, bp, power(bp * bc // 2048, 1, 8)
+    return bc, bp, min(8, max(1, bp * bc // 2048))
 
 
 HELD = 16384
