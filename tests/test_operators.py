@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 
 from gcfed import ALGORITHMS, Model, parse, start
 from gcfed.core import keys, tree
+from gcfed.core.torch_internals import make_fx, without_memory
 from gcfed.engines.any_number import PRIME, AnyNumber
 from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
 from gcfed.kernels.fitting import fits, with_operators
@@ -465,3 +466,25 @@ def test_one_trace_serves_any_number_of_clients(text, lineup):
         run(*(x for _, x in tree.leaves((mine, tree.take(batch, few), some))))
         step(theirs, tree.take(batch, few), some)
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("cnn", (3, 32, 32)), ("vgg11", (3, 32, 32)), ("resnet18", (3, 16, 16))]
+)
+def test_no_operator_copies_what_it_is_given(name, shape):
+    """What is not laid out as kernels read it is so laid out by the step, which is compiled."""
+    with without_memory():
+        module, _ = fuse_layers(MODELS.parse(name)(shape, 10))
+        weights = {n: torch.empty(PRIME, *p.shape) for n, p in module.named_parameters()}
+        x, y = torch.empty(PRIME, 4, *shape), torch.zeros(PRIME, 4, dtype=torch.long)
+
+        def loss(p, x, y):
+            return functional.cross_entropy(functional_call(module, p, (x,)), y)
+
+        trace = make_fx(vmap(grad(loss), randomness="different"))(weights, x, y)
+    calls = [node for node in trace.graph.nodes if "gcfed." in str(node.target)]
+    assert calls
+    for node in calls:
+        for arg in node.args:
+            if isinstance(arg, torch.fx.Node):
+                assert arg.meta["val"].is_contiguous(), (node.target, arg)

@@ -86,6 +86,7 @@ class Convolution(torch.autograd.Function):
             g = _unpooled(dy, code, *((n + 2 * padding - size) // stride + 1 for n in sides))
         else:
             g = torch.where(y > 0, dy, 0) if ctx.relu else dy
+        g = g.contiguous()  # laid out by the step, which is compiled, and not by operators
         dx = None
         if ctx.needs_input_grad[0]:
             whole = _padded(g, 0, -g.shape[3] % 16)
@@ -103,7 +104,7 @@ def _bordered(x: Tensor, padding: int) -> tuple[Tensor, int]:
     """Images as kernels read them, and how wide a border these are to think of."""
     channels = x.shape[3]
     if pads_itself(channels):
-        return x, padding
+        return x.contiguous(), padding
     p = padding
     return _padded(x, 0, -channels % 4, p, p, p, p), 0  # four channels can be read at once
 
@@ -173,6 +174,7 @@ class Normalization(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, w, bias, mean, rstd, *made = (each[None] for each in ctx.saved_tensors)
         y = made[0] if made else None
+        dy = dy.contiguous()  # laid out by the step, which is compiled, and not by the operator
         dx, masked, dw, dbias = norm_operators.normalize_back(
             dy[None], x, w, bias, y, mean, rstd, ctx.groups, ctx.relu
         )

@@ -137,29 +137,35 @@ def convolve_back(
     co = tl.program_id(1) * BN + tl.arange(0, BN)
     e = tl.arange(0, BE)
     image = tl.minimum(m, M - 1) // (tall * wide)
-    a = m // wide % tall * STRIDE + kind // STRIDE
-    b = m % wide * STRIDE + kind % STRIDE
+    a = m // wide % tall
+    b = m % wide
     first_row = (kind // STRIDE + PAD) % STRIDE
     first_column = (kind % STRIDE + PAD) % STRIDE
     rows = (KW - first_row + STRIDE - 1) // STRIDE
     columns = (KW - first_column + STRIDE - 1) // STRIDE
-    g = G + k * (M // (tall * wide)) * (HEIGHT * WIDTH * CI)
+    i = (
+        a + (kind // STRIDE + PAD) // STRIDE
+    )  # where the first of these rows of the kernel comes from
+    j = b + (kind % STRIDE + PAD) // STRIDE
+    images = M // (tall * wide)
+    g = G + k * images * (HEIGHT * WIDTH * CI)
+    g += ((image * HEIGHT + i) * WIDTH + j)[:, None] * CI
     w = W + k * client_w
     total = tl.zeros((BM, BN), tl.float32)
     for e0 in range(0, rows * columns * CI, BE):
         place = rows * columns - 1 - e0 // CI
-        r = first_row + place // columns * STRIDE
-        c = first_column + place % columns * STRIDE
-        i = (a + PAD - r) // STRIDE
-        j = (b + PAD - c) // STRIDE
-        f = e0 % CI + e
-        at = g + ((image * HEIGHT + i) * WIDTH + j)[:, None] * CI + f[None, :]
-        inside = (a + PAD >= r) & (i < HEIGHT) & (b + PAD >= c) & (j < WIDTH)
-        left = tl.load(at, mask=inside[:, None], other=0.0)
-        weights = w + f[:, None] * E + (r * KW + c) * (E // (KW * KW)) + co[None, :]
+        up = place // columns
+        left = place % columns
+        f = tl.multiple_of(e0 % CI, BE) + e
+        inside = (i >= up) & (i < HEIGHT + up) & (j >= left) & (j < WIDTH + left)
+        seen = tl.load(g + (f - (up * WIDTH + left) * CI)[None, :], mask=inside[:, None], other=0.0)
+        at = (first_row + up * STRIDE) * KW + first_column + left * STRIDE
+        weights = w + f[:, None] * E + at * (E // (KW * KW)) + co[None, :]
         right = _masked(weights, (f < OUT)[:, None], (co < CO)[None, :], CI - OUT, CO % BN)
-        total = tl.dot(left, right, total)
-    out = ((k * (M // (tall * wide)) + image) * ROWS + a) * COLUMNS + b
+        total = tl.dot(seen, right, total)
+    a = a * STRIDE + kind // STRIDE
+    b = b * STRIDE + kind % STRIDE
+    out = ((k * images + image) * ROWS + a) * COLUMNS + b
     kept = ((m < M) & (a < ROWS) & (b < COLUMNS))[:, None] & (co < CO)[None, :]
     tl.store(DX + out[:, None] * CO + co[None, :], total.to(DX.dtype.element_ty), mask=kept)
 
