@@ -64,10 +64,12 @@ def section(name: str, made: Reproduction, remarks: str = "") -> str:
 
 
 def heading(made: Reproduction) -> str:
-    """What a table or figure shows; of one with several cells, which one was done."""
+    """What a table or figure shows; of one with several cells, which one was done, and how long."""
     cells = dict.fromkeys(number.cell for number in made.numbers)
-    only = len(cells) == 1 < len(made.item.cells)
-    return f"{made.item.title}: {next(iter(cells))}" if only else made.item.title
+    if not len(cells) == 1 < len(made.item.cells):
+        return made.item.title
+    rounds = f", {made.made.rounds} rounds" if made.made.rounds else ""
+    return f"{made.item.title}: {next(iter(cells))}{rounds}"
 
 
 def picture(name: str) -> str:
@@ -78,7 +80,7 @@ def picture(name: str) -> str:
 def draw(found: dict[str, Reproduction], docs: Path) -> None:
     """Make the pictures of the page."""
     for name, made in found.items():
-        Beside(made).plot().savefig(docs / picture(name), dpi=110)
+        Beside(made).plot().savefig(docs / picture(name), dpi=95)
 
 
 if __name__ == "__main__":
