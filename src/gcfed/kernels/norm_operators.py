@@ -32,9 +32,7 @@ def normalize(
     """
     x, w, bias = x.contiguous(), w.contiguous(), bias.contiguous()
     y, mean, rstd = _normalize_shapes(x)
-    pixels, channels = x.shape[2] * x.shape[3], x.shape[4]
-    size = channels // groups
-    bc, bp, warps = norm_tile(pixels, channels, size)
+    pixels, channels, size, bc, bp, warps = _sizes(x, groups)
     launch(
         norm_tiles.normalize, (channels // bc * x.shape[0] * x.shape[1],),
         x, w, bias, x if residual is None else residual.contiguous(), y, mean, rstd, x.shape[1],
@@ -77,12 +75,17 @@ def normalize_back(
     g, x, w, bias = g.contiguous(), x.contiguous(), w.contiguous(), bias.contiguous()
     mean, rstd = mean.contiguous(), rstd.contiguous()
     dx, dresidual, dw, dbias = _normalize_back_shapes(g, x, w, bias, y, mean)
-    pixels, channels = x.shape[2] * x.shape[3], x.shape[4]
-    size = channels // groups
-    bc, bp, warps = norm_tile(pixels, channels, size)
+    pixels, channels, size, bc, bp, warps = _sizes(x, groups)
     launch(
         norm_tiles.normalize_back, (channels // bc * x.shape[0] * x.shape[1],),
         g, x, w, bias, x if y is None else y.contiguous(), mean, rstd, dx, dresidual, dw, dbias,
         x.shape[1], pixels, channels, size, y is not None, relu, bc, bp, num_warps=warps,
     )  # fmt: skip
     return dx, dresidual, dw, dbias
+
+
+def _sizes(x: Tensor, groups: int) -> tuple[int, int, int, int, int, int]:
+    """Pixels, channels and channels of a group; channels, pixels and warps of a tile."""
+    pixels, channels = x.shape[2] * x.shape[3], x.shape[4]
+    size = channels // groups
+    return pixels, channels, size, *norm_tile(pixels, channels, size)

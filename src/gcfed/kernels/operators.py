@@ -84,7 +84,7 @@ def _inside(w: Tensor) -> Tensor:
 
 
 def _stages(x: Tensor, wanted: int, numbers: int) -> int:
-    """So many stages of a loop, each of so many numbers, as are wanted and shared memory holds."""
+    """How many of the wanted stages of a loop, each of so many numbers, shared memory holds."""
     if not x.is_cuda:
         return wanted
     return max(1, min(wanted, _shared_memory(x.device.index) // (numbers * x.element_size())))
@@ -98,12 +98,6 @@ def _shared_memory(device: int) -> int:
 # ------------------------------------------------------------------------------- convolution
 
 
-def _sides(x: Tensor, size: int, stride: int, pad: int) -> tuple[int, int]:
-    """The rows and columns of what kernels make of images."""
-    rows, columns = ((side + 2 * pad - size) // stride + 1 for side in x.shape[2:4])
-    return rows, columns
-
-
 def _convolve_shapes(
     x: Tensor,
     w: Tensor,
@@ -114,7 +108,7 @@ def _convolve_shapes(
     relu: bool,
     pool: bool,
 ) -> tuple[Tensor, Tensor]:
-    rows, columns = _sides(x, size, stride, pad)
+    rows, columns = ((side + 2 * pad - size) // stride + 1 for side in x.shape[2:4])
     if pool:
         rows, columns = rows // 2, columns // 2
     shape = (*x.shape[:2], rows, columns, w.shape[1])
