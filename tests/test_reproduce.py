@@ -255,6 +255,14 @@ def test_costs_of_data_that_are_not_at_hand(gcfed, tmp_path):
     assert "new" in found.out
 
 
+def test_methods_whose_names_hold_commas(gcfed, tmp_path):
+    found = gcfed("reproduce", "mean-vector", "--algorithms=FedAvg,[out,1,1,1]", "--dry-run",
+                  "--data-dir", tmp_path)  # fmt: skip
+    assert found.code == 0
+    assert found.out.count("FedAvg") == found.out.count("[out,1,1,1]") == 2  # once a cell
+    assert "[out,in,1,1]" not in found.out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

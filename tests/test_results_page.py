@@ -38,3 +38,11 @@ def test_a_page_of_two_tables(tmp_path):
 
 def test_an_empty_page_says_so(tmp_path):
     assert "No table has been done yet" in page(read_all(tmp_path), {})
+
+
+def test_tables_of_one_item_are_told_apart_by_what_is_changed(tmp_path):
+    write(tmp_path, "plain", changes={"engine": "fused", "precision": "bf16"})
+    write(tmp_path, "short", rounds=400, changes={"engine": "fused", "epochs": 2})
+    text = page(read_all(tmp_path), {})
+    title = "## Small models, strong heterogeneity: cifar10 5/100 0.1"
+    assert f"{title}\n" in text and f"{title}, 400 rounds, epochs = 2\n" in text

@@ -23,6 +23,8 @@ The tables and figures of the GC-Fed paper, done again with `gcfed reproduce` an
 the paper prints. Methods are as its authors ran them ([parity notes](parity.md)). This page is made
 of the files in `docs/results`; [Reproduce the paper](reproduce.md) says how they are made.
 """
+HOW = ("engine", "precision")
+"""Settings that say how cells are trained, and not what."""
 NOTHING = "\nNo table has been done yet.\n"
 
 
@@ -64,12 +66,13 @@ def section(name: str, made: Reproduction, remarks: str = "") -> str:
 
 
 def heading(made: Reproduction) -> str:
-    """What a table or figure shows; of one with several cells, which one was done, and how long."""
+    """What a table or figure shows: which of its cells, if it has several, and what is changed."""
     cells = dict.fromkeys(number.cell for number in made.numbers)
-    if not len(cells) == 1 < len(made.item.cells):
-        return made.item.title
-    rounds = f", {made.made.rounds} rounds" if made.made.rounds else ""
-    return f"{made.item.title}: {next(iter(cells))}{rounds}"
+    one_of_many = len(cells) == 1 < len(made.item.cells)
+    title = f"{made.item.title}: {next(iter(cells))}" if one_of_many else made.item.title
+    rounds = [f"{made.made.rounds} rounds"] if made.made.rounds else []
+    changes = {k: v for k, v in (made.made.changes or {}).items() if k not in HOW}
+    return ", ".join([title, *rounds, *(f"{key} = {value}" for key, value in changes.items())])
 
 
 def picture(name: str) -> str:
@@ -80,7 +83,7 @@ def picture(name: str) -> str:
 def draw(found: dict[str, Reproduction], docs: Path) -> None:
     """Make the pictures of the page."""
     for name, made in found.items():
-        Beside(made).plot().savefig(docs / picture(name), dpi=95)
+        Beside(made).plot().savefig(docs / picture(name), dpi=90)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from gcfed.cli.options import (
 from gcfed.cli.reports import OutOption, PivotOption, PlotOption, Report, SizeOption
 from gcfed.errors import InputError
 from gcfed.results.directory import STORE
+from gcfed.values import between_commas
 
 if TYPE_CHECKING:
     from gcfed.paper.extent import Extent
@@ -126,7 +127,7 @@ def reproduce(
     wanted = extent(
         paper_item(item),
         cells=cells or [],
-        methods=algorithms.split(",") if algorithms else [],
+        methods=between_commas(algorithms) if algorithms else [],
         seeds=seeds or (1 if reduced else 3),
         rounds=rounds,
         changes=changes,
