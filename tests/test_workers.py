@@ -143,6 +143,30 @@ def test_adamw_steps_in_place_as_it_does_out_of_place(workers, run, close):
     close(one.server, all_.server)
 
 
+@dataclass(frozen=True)
+class CountsThreads(Algorithm):
+    """Notes how many threads the server has."""
+
+    found: list[int]
+
+    def update(self, delta, ctx):
+        self.found.append(torch.get_num_threads())
+        return delta, ctx.state
+
+
+def test_a_server_beside_workers_leaves_them_the_cores(workers, make_setup):
+    found, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in simulate(make_setup(CountsThreads(found), engine=workers, rounds=2)):
+            assert torch.get_num_threads() == 2  # whoever judges the model has all cores
+        assert found[-2:] == [1, 1]  # hooks were tried once before, by this process alone
+        list(simulate(make_setup(CountsThreads(found), engine=Sequential(), rounds=1)))
+        assert found[-1] == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_same_seed_same_bits(workers, run):
     a, b = (run(GCFed(), engine=workers).server.params for _ in range(2))
     assert all(torch.equal(a[n], b[n]) for n in a)

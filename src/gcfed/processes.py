@@ -11,8 +11,8 @@ import traceback
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, cast
@@ -31,6 +31,17 @@ PATIENCE = 5.0  # seconds for a process to end by itself
 def available_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside, torch divides an operation among so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def can_fork() -> bool:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Self
 
 from gcfed.core.client import Job, Trained
@@ -25,6 +26,10 @@ class Engine(ABC):
     @abstractmethod
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
         """Train the clients of each job; the result is good until the next call."""
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Inside, the process that has clients trained does its own part of a round."""
+        return nullcontext()
 
     def close(self) -> None:  # noqa: B027 (many engines hold nothing)
         """Let go of processes, graphs and memory; the next call starts anew."""

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +23,7 @@ from gcfed.engines.worker_program import (
 )
 from gcfed.errors import InputError, reason
 from gcfed.kernels.layout import ChannelsLast
-from gcfed.processes import WorkerPool, available_cores, can_fork, fork
+from gcfed.processes import WorkerPool, available_cores, can_fork, fork, threads
 
 
 class Workers(Engine):
@@ -51,6 +52,10 @@ class Workers(Engine):
         except BaseException:
             self.close()  # what its processes are at is not known
             raise
+
+    def beside(self) -> AbstractContextManager[object]:
+        """With one thread: others of torch's would wait on the cores that train, and take them."""
+        return threads(1)
 
     def close(self) -> None:
         """End the processes."""

@@ -1,18 +1,17 @@
 """Recorded runs, gone on with or checked, by the engine and on the device they began with."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from gcfed.config.build import Experiment
 from gcfed.config.identity import identity
 from gcfed.errors import InputError
 from gcfed.files import write_json, write_text
 from gcfed.lock import locked
+from gcfed.processes import threads
 from gcfed.results import directory
 from gcfed.results.run import Run, open_run
 from gcfed.results.seal import with_seal
@@ -105,15 +104,9 @@ def refuse_other(run: Run, experiment: Experiment) -> None:
     _warn_of_changes(run, experiment)
 
 
-@contextmanager
-def recorded_threads(run: Run) -> Iterator[None]:
+def recorded_threads(run: Run) -> AbstractContextManager[None]:
     """Use as many threads as the run began with, so that sums are split as they were."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(run.provenance["threads"])
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return threads(run.provenance["threads"])
 
 
 def _warn_of_changes(run: Run, experiment: Experiment) -> None:

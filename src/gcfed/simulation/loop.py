@@ -102,7 +102,8 @@ def simulate_together(
         for t in range(first, setups[0].schedule.rounds):
             while True:
                 try:
-                    outcomes = _round(engine, setups, states, t, draws, meanwhile)
+                    with engine.beside():
+                        outcomes = _round(engine, setups, states, t, draws, meanwhile)
                     break
                 except torch.OutOfMemoryError as error:
                     setups = _in_smaller_chunks(engine, setups, error)

@@ -41,6 +41,7 @@ def run_round(
         stack.enter_context(naming_hooks(setup.algorithm))
         job = prepare(setup, server, clients, t, ids, plans)
         engine = engine or stack.enter_context(setup.chosen.make())
+        stack.enter_context(engine.beside())
         with keys.untouched(), setup.arithmetic():
             (trained,) = engine([job])
         received, clients = receive(setup, server, clients, t, ids, Sent.by(job), trained)
