@@ -72,6 +72,11 @@ def _deterministic() -> Any:
     return cast(Any, torch.utils.deterministic)  # a module whose type hides its attribute
 
 
+def is_pure(target: Any) -> bool:
+    """Whether an operation writes into none of its arguments and draws no random numbers."""
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether something is called before or after a module's forward or backward pass."""
     hooks = (

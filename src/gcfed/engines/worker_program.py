@@ -17,6 +17,7 @@ from gcfed.engines.shared_memory import shape
 from gcfed.engines.tracing import Traced
 from gcfed.kernels.inplace import reuse_memory
 from gcfed.kernels.layout import channels_last, lay_out_pooling
+from gcfed.kernels.simplifying import simplify
 
 Gradients = Traced[tuple[Any, Tensor, Any]]
 """`ClientTask.gradients` as a trace."""
@@ -118,6 +119,7 @@ def _cohort(client: Client, room: int) -> Client:
 
 
 def _for_a_cpu(graph: Graph) -> None:
+    simplify(graph)
     lay_out_pooling(graph)
     reuse_memory(graph)
 
