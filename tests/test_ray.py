@@ -1,9 +1,11 @@
 """The ray engine: any number of workers gives the bits of one, also when some of them die."""
 
 import os
+import platform
 import re
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +29,9 @@ from gcfed import (
 )
 from gcfed.core import tree
 from gcfed.core.precision import TorchSettings
+from gcfed.data import Lazy, dataset_from
 from gcfed.engines.block_trainer import BlockTrainer, RayBrief
-from gcfed.engines.parcels import pack, unpack
+from gcfed.engines.parcels import pack, pack_examples, unpack
 from gcfed.engines.ray_engine import ClientBlock, _device, _own, _received
 from gcfed.engines.ray_session import RaySession
 from gcfed.pickling import by_value
@@ -61,6 +64,25 @@ def same(one, other):
 def rounds(make_setup, engine, **changes):
     setup = make_setup(parse("scaffold + gcfed"), engine=engine, cohort_size=5, **changes)
     return [(r.server, r.uploads, r.losses) for r in simulate(setup)]
+
+
+class Noisy:
+    """The images of a federation with noise, which ``open`` is called for at each reading."""
+
+    def __init__(self, data, open=float):
+        self.x, self.y, self.open = data.x.float(), data.y, open
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        self.open()
+        return self.x[i] + torch.rand(()), int(self.y[i])
+
+
+def lazily(data, open=float):
+    x = dataset_from(Lazy(Noisy(data, open), data.y, processes=0), (data.x, data.y)).train.x
+    return replace(data, x=x.to(data.x.dtype))
 
 
 @pytest.fixture(scope="module")
@@ -133,18 +155,61 @@ def test_a_block_over_which_a_worker_dies_is_done_again_and_errors_are_raised_he
     assert died.exists()
 
 
-def test_what_a_worker_is_sent_is_enough_to_train(make_setup, close, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_workers_read_random_examples_with_the_bits_of_sequential(make_setup, data):
+    noisy, found = lazily(data), []
+    for engine in ("sequential", "ray(workers=2, block=2)"):
+        found.append(rounds(make_setup, engine, data=noisy))
+    same(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_examples_that_a_worker_cannot_read_are_named_here(make_setup, data):
+    home = os.getpid()
+
+    def at_home():
+        if os.getpid() != home:
+            raise FileNotFoundError("no photos on this machine")
+
+    said = f"in a Ray worker on {platform.node()}: train example 0 cannot be read: FileNotFoundEr"
+    with pytest.raises(InputError, match=said):
+        rounds(make_setup, "ray(workers=1)", data=lazily(data, at_home))
+
+
+def test_a_data_set_that_cannot_be_pickled_is_refused(make_setup, data):
+    lock = threading.Lock()
+    with pytest.raises(InputError, match=r"cannot be pickled: TypeError.*lock.*take the engine"):
+        rounds(make_setup, "ray(workers=1)", data=lazily(data, lock.locked))
+
+
+def block_trainer(job, engine):
+    brief = RayBrief([job.task], engine, "cpu", TorchSettings.current())
+    return BlockTrainer(sys.path, by_value(brief), pack_examples(job.batches.data.examples))
+
+
+@pytest.mark.parametrize("held", [lambda data: data, lazily], ids=["in memory", "lazy"])
+def test_what_a_worker_is_sent_is_enough_to_train(held, make_setup, data, close, monkeypatch):
     """Here, without a worker: a block in the middle of a cohort, by another engine."""
     monkeypatch.setattr("gcfed.engines.block_trainer.keep_freed_memory", lambda: None)
-    setup = make_setup(parse("scaffold + gcfed"))
+    setup = make_setup(parse("scaffold + gcfed"), data=held(data))
     job = prepare(setup, *start(setup), 0, [3, 7, 8, 9])
-    brief = RayBrief([job.task], "vectorized", "cpu", TorchSettings.current())
-    trainer = BlockTrainer(sys.path, by_value(brief), pack(job.batches.data.examples))
+    trainer = block_trainer(job, "vectorized")
+    assert trainer.ready() == os.getpid()
     block = ClientBlock(0, 1, job.batches.plans[1:3])
     sent = (pack(_received(job)), pack(_own(job, block)), block.plans)
     (expected,) = Sequential()([job])
     close(unpack(trainer.train(0, *sent, 2)), tree.take(expected, slice(1, 3)))
     assert isinstance(trainer.train(1, *sent, 2), RuntimeError)
+
+
+def test_what_goes_wrong_at_the_start_of_a_worker_is_its_answer(make_setup, monkeypatch):
+    monkeypatch.setattr("gcfed.engines.block_trainer.keep_freed_memory", lambda: None)
+    setup = make_setup(Algorithm())
+    answer = block_trainer(prepare(setup, *start(setup), 0, [3]), "rae").ready()
+    assert isinstance(answer, InputError)
+    assert str(answer).startswith(f"in a Ray worker on {platform.node()}: unknown engine: 'rae'")
 
 
 def test_workers_see_one_gpu_each():

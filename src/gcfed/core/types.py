@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.ignored import example_means
-from gcfed.core.lazy import Inputs as Inputs, Stored as Stored
+from gcfed.core.lazy import Inputs as Inputs, LazyInputs, Stored as Stored
 from gcfed.core.roles import Role
 from gcfed.core.tree import State, Tree
 from gcfed.errors import InputError
@@ -26,6 +26,18 @@ class Examples(NamedTuple):
 
     def to(self, device: torch.device) -> "Examples":
         return tree.map(lambda v: v.to(device), self)
+
+    @property
+    def lazy(self) -> LazyInputs | None:
+        """The inputs, if they are still to be read."""
+        return self.x if isinstance(self.x, LazyInputs) else None
+
+    def in_memory(self) -> "Examples":
+        """The tensors alone, for another process; `with_lazy` puts inputs still to be read back."""
+        return self if self.lazy is None else Examples(self.y[:0], self.y)
+
+    def with_lazy(self, x: LazyInputs | None) -> "Examples":
+        return self if x is None else self._replace(x=x)
 
 
 Objective = Callable[[Tree], Tensor]

@@ -8,7 +8,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from gcfed.core.batches import DataHandle
-from gcfed.core.lazy import LazyInputs
 from gcfed.core.precision import TorchSettings
 from gcfed.engines.shared_memory import lay_into
 from gcfed.engines.worker_program import ClientTrainer, SharedTensors, WorkerBrief
@@ -26,7 +25,7 @@ def start_fresh(file: int, pipe: Connection, others: Sequence[Connection]) -> Fr
 
 def packed(brief: WorkerBrief, shapes: SharedTensors, data: Sequence[DataHandle]) -> bytes:
     """All that a process must know to train in shared memory, whose tensors have ``shapes``."""
-    lazy = [h.examples.x if isinstance(h.examples.x, LazyInputs) else None for h in data]
+    lazy = [handle.examples.lazy for handle in data]
     names = [handle.name for handle in data]
     return by_value((brief, shapes, names, lazy, TorchSettings.current()))
 
@@ -49,7 +48,7 @@ def _trainer(file: int, knowledge: bytes) -> ClientTrainer:
     settings.apply()
     shared = lay_into(file, shapes)
     data = [
-        DataHandle(examples if x is None else examples._replace(x=x), name)
+        DataHandle(examples.with_lazy(x), name)
         for examples, x, name in zip(shared.examples, lazy, names, strict=True)
     ]
     return ClientTrainer(brief, shared, data)

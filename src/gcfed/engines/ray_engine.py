@@ -9,13 +9,12 @@ import torch
 from gcfed.core import tree
 from gcfed.core.batches import BatchPlan
 from gcfed.core.client import RECEIVED, Job, Trained
-from gcfed.core.lazy import LazyInputs
 from gcfed.core.precision import TorchSettings
 from gcfed.core.seeding import generators_kept
 from gcfed.engines.block_trainer import RayBrief
 from gcfed.engines.choice import ENGINES
 from gcfed.engines.engine import Engine
-from gcfed.engines.parcels import pack, unpack
+from gcfed.engines.parcels import pack, pack_examples, unpack
 from gcfed.engines.ray_crew import RayCrew
 from gcfed.engines.ray_session import RaySession, require_ray
 from gcfed.errors import InputError
@@ -28,7 +27,8 @@ class RayWorkers(Engine):
 
     A cohort is cut into blocks of ``block`` clients, whatever the number of workers, and results
     are put together in the order of clients: any number of workers gives the same bits.  The
-    examples travel once to each machine.  The block of a worker that dies is done by another.
+    examples travel once to each machine; those of a data set that is read while training, workers
+    read for themselves.  The block of a worker that dies is done by another.
     Where the run is on a GPU, so is each worker, on one of its own.
     """
 
@@ -87,17 +87,13 @@ class RayProgram:
     def __init__(self, jobs: Sequence[Job], num_workers: int, engine: str) -> None:
         self._tasks = [job.task for job in jobs]
         self._data = [job.batches.data for job in jobs]
-        if any(isinstance(data.examples.x, LazyInputs) for data in self._data):
-            raise InputError(
-                "the ray engine takes examples that are in memory; those of Lazy are read by the "
-                "engines workers, sequential and vectorized"
-            )
+        examples = [pack_examples(data.examples) for data in self._data]
         device = _device(jobs[0])
         brief = RayBrief(self._tasks, engine, device, TorchSettings.current())
         self._session = RaySession(num_cpus=num_workers)
         try:
             self._put = self._session.ray.put
-            knowledge = sys.path, by_value(brief), *(pack(data.examples) for data in self._data)
+            knowledge = sys.path, by_value(brief), *examples
             self.crew = RayCrew(
                 self._session.ray,
                 num_workers,

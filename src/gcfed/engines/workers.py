@@ -8,8 +8,6 @@ from functools import partial
 
 from gcfed.core import tree
 from gcfed.core.client import RECEIVED, Job, Trained
-from gcfed.core.lazy import LazyInputs
-from gcfed.core.types import Examples
 from gcfed.engines.engine import Engine
 from gcfed.engines.fresh_worker import packed, start_fresh
 from gcfed.engines.lineup import common_task, copy
@@ -87,7 +85,7 @@ class WorkerProgram:
 
     def _start_fresh(self, size: int, brief: WorkerBrief) -> None:
         """Start processes that know nothing yet; the examples go into shared memory for them."""
-        examples = tuple(_in_memory(handle.examples) for handle in self._data)
+        examples = tuple(handle.examples.in_memory() for handle in self._data)
         shapes = brief.shapes(*examples)
         with allocated(shapes) as file:
             self._shared = lay_into(file, shapes)
@@ -127,12 +125,6 @@ class WorkerProgram:
             for field, to in mine._asdict().items():
                 n = 1 if field in RECEIVED else job.num_clients
                 tree.map(lambda a, b, n=n: a[:n].copy_(b[:n]), to, getattr(job.cohort, field))
-
-
-def _in_memory(examples: Examples) -> Examples:
-    """The tensors of examples: inputs that each process reads for itself are none."""
-    x, y = examples
-    return Examples(y[:0], y) if isinstance(x, LazyInputs) else examples
 
 
 def _kind(jobs: Sequence[Job]) -> object:
