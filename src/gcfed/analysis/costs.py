@@ -20,6 +20,7 @@ from gcfed.core.model import Model
 from gcfed.core.optimizer import SGD
 from gcfed.core.schedule import Schedule
 from gcfed.core.server import Server, ServerTask
+from gcfed.core.torch_internals import load_transforms
 from gcfed.core.tree import Tree
 from gcfed.core.types import Batch, Inputs, Output
 from gcfed.errors import InputError, reason
@@ -76,6 +77,7 @@ def cost(algorithm: Algorithm, make: MakeModule, x: Inputs, num_classes: int) ->
 
     A model or a hook that needs values, and not only shapes, takes its step on the host.
     """
+    load_transforms()
     try:
         return _cost_on("meta", algorithm, make, x, num_classes)
     except Exception:  # what is really wrong shows again on the host

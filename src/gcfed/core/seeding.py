@@ -25,7 +25,7 @@ def generators_kept() -> Iterator[None]:
 @contextmanager
 def generators_seeded(key: Tensor) -> Iterator[None]:
     """Inside, the generators start from a key, those of its device too; then they are as before."""
-    first, second = key.tolist()
+    first, second = map(int, key)  # torch 2.6 has no tolist() inside torch.func.grad
     seed, devices = first << 32 | second, [key.device] if key.is_cuda else []
     with generators_kept(), torch.random.fork_rng(devices=devices):
         seed_all(seed)

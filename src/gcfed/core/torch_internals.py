@@ -7,6 +7,7 @@ gcfed reaches for such things.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,14 @@ from torch.optim.sgd import sgd as sgd
 
 TRIED = ("2.11", "2.13")
 """The versions of torch with which all of this was seen to work: a GPU's, then a CPU's."""
+
+
+def load_transforms() -> None:
+    """Load what torch.func needs, which it else loads when first used.
+
+    Torch 2.6 fails to while the default device is "meta", and cannot be used from then on.
+    """
+    import_module("torch._dynamo")
 
 
 def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
