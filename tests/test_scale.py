@@ -106,7 +106,7 @@ def test_a_round_costs_the_same_of_a_thousand_clients_and_of_a_million(make_setu
         spent.append(min((work_of_a_round(setup) for _ in range(4)), key=lambda work: work.bytes))
     few, many = spent
     assert many.numbers == few.numbers
-    assert many.bytes < few.bytes + 50_000 < 2 * 10**6
+    assert many.bytes < few.bytes + 500_000 < 2 * 10**6  # less than a byte a client
 
 
 def test_a_cohort_of_one_million_has_no_one_twice(make_setup):
