@@ -120,6 +120,31 @@ def test_a_launch_finds_what_processes_compiled(trace, tmp_path):
     assert found([*launches, other]) == str([True] * 7 + [False])
 
 
+@pytest.mark.slow
+def test_what_was_compiled_once_is_left_to_triton(trace, started, monkeypatch, tmp_path):
+    """A second time no process is started, but for another device, other kernels or no files."""
+    with nothing_left(), kernels_compiled(trace):
+        assert started()
+    files = sorted(tmp_path.rglob("*"))
+    assert not list(tmp_path.rglob("*tmp*"))
+    with nothing_left(), kernels_compiled(trace):
+        assert not started()
+    assert sorted(tmp_path.rglob("*")) == files
+    monkeypatch.setattr(precompiling, "CODE", "")
+    with monkeypatch.context() as changed, kernels_compiled(trace):
+        assert not started()
+        changed.setattr(precompiling, "current_target", lambda: ("cuda", 80, 32))
+        with kernels_compiled(trace):
+            assert started()
+    with monkeypatch.context() as changed:
+        changed.setattr("inspect.getsource", lambda module: "of kernels that are new")
+        with kernels_compiled(trace):
+            assert started()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "another"))
+    with kernels_compiled(trace):
+        assert started()
+
+
 @pytest.mark.parametrize(
     "code",
     [

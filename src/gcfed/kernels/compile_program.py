@@ -1,5 +1,7 @@
 """What a process does that compiles kernels for another; it imports Triton and not torch."""
 
+import hashlib
+import inspect
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +11,9 @@ from typing import Any
 
 Target = tuple[str, int | str, int]
 """A kind of device as Triton names it: its backend, its architecture, the threads of a warp."""
+
+NOTED = "compiled"
+"""The name of a note's file."""
 
 
 def compile_all(target: Target, version: str, launches: Sequence[tuple[Any, ...]]) -> None:
@@ -33,6 +38,21 @@ def compile_all(target: Target, version: str, launches: Sequence[tuple[Any, ...]
     for launch in launches:
         with suppress(Exception):
             _build_launcher(compiled(*launch))
+            _note(target, version, launch).put("", NOTED, binary=False)
+
+
+def is_noted(target: Target, version: str, launch: tuple[Any, ...]) -> bool:
+    """Whether a process of `compile_all` has noted that it compiled what a launch needs."""
+    return _note(target, version, launch).get_file(NOTED) is not None
+
+
+def _note(target: Target, version: str, launch: tuple[Any, ...]) -> Any:
+    """The place of a note among what Triton keeps: who deletes that deletes the note."""
+    from triton.runtime.cache import get_cache_manager
+
+    source = inspect.getsource(import_module(launch[0]))
+    known = repr((target, version, launch, source))
+    return get_cache_manager(hashlib.sha256(known.encode()).hexdigest())
 
 
 def compiled(
@@ -49,6 +69,7 @@ def compiled(
 
 def _build_launcher(kernel: Any) -> None:
     """Compile the C code that launches a kernel, where Triton's version has such code."""
-    from triton.backends.nvidia.driver import CudaLauncher
+    with suppress(Exception):
+        from triton.backends.nvidia.driver import CudaLauncher
 
-    CudaLauncher(kernel.src, kernel.metadata)
+        CudaLauncher(kernel.src, kernel.metadata)

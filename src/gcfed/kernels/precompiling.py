@@ -1,7 +1,8 @@
 """Kernels compiled by other processes, side by side, while the step around them is compiled.
 
 Triton compiles a kernel when it is first launched, one after the other; what it then finds in its
-folder on the disk it need not compile.
+folder on the disk it need not compile.  What was compiled so once is noted there, and no process is
+started for it again; where a note is wrong, Triton compiles at the launch.
 """
 
 import time
@@ -13,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from gcfed.core.torch_internals import is_operation
-from gcfed.kernels.compile_program import Target
+from gcfed.kernels.compile_program import Target, is_noted
 from gcfed.kernels.launching import NAMESPACE, Launch, noted_launches
 from gcfed.processes import FreshProcess, available_cores
 
@@ -30,9 +31,7 @@ def kernels_compiled(trace: GraphModule) -> Iterator[None]:
     processes: list[FreshProcess] = []
     try:
         with suppress(Exception):  # Triton's inner parts may change: then it compiles at a launch
-            launches = launches_of(trace)
-            if launches:
-                start_compiling(current_target(), triton_version(), launches, processes)
+            start_compiling(launches_of(trace), processes)
         yield
         until = time.monotonic() + PATIENCE
         for process in processes:
@@ -58,13 +57,15 @@ def triton_version() -> str:
     return str(cache.triton_key())
 
 
-def start_compiling(
-    target: Target, version: str, launches: Sequence[Launch], processes: list[FreshProcess]
-) -> None:
-    """Start as many processes as there are cores or launches, and add each to the list."""
-    count = min(available_cores(), len(launches))
+def start_compiling(launches: Sequence[Launch], processes: list[FreshProcess]) -> None:
+    """Add to the list as many processes as there are cores, or launches to compile for."""
+    if not launches:
+        return
+    target, version = current_target(), triton_version()
+    new = [each for each in launches if not is_noted(target, version, each)]
+    count = min(available_cores(), len(new))
     for i in range(count):
-        share = list(launches[i::count])
+        share = new[i::count]
         code = CODE.format(target=target, version=version, launches=share)
         processes.append(FreshProcess(code))
 
