@@ -18,7 +18,8 @@ from gcfed.engines.recorder import CudaRecorder
 from gcfed.kernels import precompiling
 from gcfed.kernels.fusing import fuse_layers
 from gcfed.kernels.launching import noted_launches
-from gcfed.kernels.precompiling import kernels_compiled, launches_of
+from gcfed.kernels.operators import multiply
+from gcfed.kernels.precompiling import kernels_compiled, launches_of, start_compiling
 
 FINDER = """
 import sys
@@ -118,6 +119,23 @@ def test_a_launch_finds_what_processes_compiled(trace, tmp_path):
     module, name, args, options = launches[0]
     other = (module, name, args, (("num_warps", 2), *options[1:]))
     assert found([*launches, other]) == str([True] * 7 + [False])
+
+
+@pytest.mark.slow
+def test_evaluation_finds_the_products_of_training():
+    """Batches are larger there, and there is one model."""
+
+    def launched(clients, batch):
+        x = torch.zeros(clients, batch, 48, dtype=torch.bfloat16)
+        w = torch.zeros(clients, 5, 48, dtype=torch.float32)
+        with noted_launches() as notes:
+            multiply(x, w)
+        return notes
+
+    start_compiling(launched(3, 50), processes := [])
+    for process in processes:
+        process.join()
+    assert found(launched(1, 2000)) == "[True]"
 
 
 @pytest.mark.slow

@@ -217,7 +217,7 @@ def convolution_weights(
         tl.store(BIASES + (part * CLIENTS + k) * CO + co, bias, mask=co < CO)
 
 
-@triton.jit(do_not_specialize=["CLIENTS"])
+@triton.jit(do_not_specialize=["CLIENTS", "B"])
 def multiply(
     X, W, PARTS, client_w,
     CLIENTS, B, IN: tl.constexpr, OUT: tl.constexpr, PER: tl.constexpr,
