@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from gcfed import InputError, Model, fit
+from gcfed import Config, InputError, Model, Setup, fit
+from gcfed.config.build import build
 from gcfed.core.mixing import note_mixing
 
 pytest_plugins = ["running"]
@@ -45,6 +46,12 @@ def test_buffers_that_forward_replaces_are_carried(engine, data):
     trained = fit(Counted(), data, engine=engine, buffers="average", **SETTINGS).module
     assert trained.count == 4  # two steps in each of two rounds, as a plain loop counts them
     assert trained.mean.abs().max() > 0
+
+
+def test_a_trial_needs_no_operators(monkeypatch):
+    """They would be compiled for three examples, which takes seconds."""
+    monkeypatch.setattr(Setup, "test_task", property(lambda setup: 1 / 0))
+    build(Config(algorithm="fedavg", model="mlp", dataset="fashion10k"))
 
 
 def test_replaced_buffers_are_those_of_a_plain_loop(data):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.client import ClientTask
 from gcfed.core.lazy import in_turn
 from gcfed.core.metrics import BatchMetric, Metric, Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
@@ -38,10 +39,14 @@ class TestSet:
 
 
 def predict(setup: Setup, server: Server, x: Inputs) -> Output:
-    """What the global model says of ``x``, in evaluation mode."""
+    """What the global model says of ``x``, in evaluation mode.
+
+    No layer is an operator of ours here, for to compile one takes longer than a few examples.
+    """
     with torch.no_grad(), setup.arithmetic():
         params = tree.map(channels_last, server.params)
-        return _forward(setup, params, server.buffers, ChannelsLast(setup.transform)(x, None))
+        x = ChannelsLast(setup.transform)(x, None)
+        return _forward(setup.client_task, params, server.buffers, x)
 
 
 def evaluate(setup: Setup, server: Server, test: TestSet) -> Scores:
@@ -107,11 +112,11 @@ def visit_batches(
         for chunk, part in zip(chunks, inputs, strict=True):
             x, y = ChannelsLast(setup.transform)(part, None), test.y[chunk]
             for i, model in enumerate(models):
-                visit(i, _forward(setup, *model, x).logits, y)
+                visit(i, _forward(setup.test_task, *model, x).logits, y)
 
 
-def _forward(setup: Setup, params: Tree, buffers: Tree, x: Inputs) -> Output:
-    return setup.test_task.forward(params, x, buffers=buffers, train=False)[0]
+def _forward(task: ClientTask, params: Tree, buffers: Tree, x: Inputs) -> Output:
+    return task.forward(params, x, buffers=buffers, train=False)[0]
 
 
 def _batch_size(setup: Setup) -> int:
