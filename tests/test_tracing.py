@@ -1,16 +1,20 @@
 """Steps as traces: what is frozen, what is written, and that compilation takes place."""
 
 import os
+from functools import cache
 
 import pytest
 import torch
 from torch import nn
+from torch.func import vmap
 
 from gcfed import parse, start
-from gcfed.core import tree
+from gcfed.core import keys, tree
 from gcfed.core.precision import arithmetic, resolve
+from gcfed.core.torch_internals import make_fx
+from gcfed.engines.any_number import AnyNumber
 from gcfed.engines.lineup import Lineup, advance, copy, over_clients
-from gcfed.engines.tracing import Traced, inductor
+from gcfed.engines.tracing import Traced, inductor, keep_hashes
 from gcfed.kernels.inplace import reuse_memory
 from gcfed.simulation.round import prepare
 
@@ -53,6 +57,47 @@ def test_compilation_takes_place(lineup, close):
     made = torch._dynamo.utils.counters
     assert made["stats"]["unique_graphs"] == 1 and not made["graph_break"]
     assert sum(made["inductor"].values()) > 0
+
+
+def drawn(key, steps):
+    return keys.uniform(keys.fold(keys.fold(key, steps), 7), (3,))
+
+
+@cache
+def written_out(node):
+    """How many operations a result takes if every use of an operand is written down anew."""
+    if node.target is torch.ops.aten.as_strided.default:
+        return 1
+    return 1 + sum(map(written_out, node.all_input_nodes))
+
+
+def test_hashes_are_kept_in_between():
+    arguments = keys.of_clients(0, 0, range(4)), torch.arange(4)
+    trace = make_fx(vmap(drawn))(*arguments)
+    (result,) = trace.graph.output_node().all_input_nodes
+    keep_hashes(trace.graph)
+    trace.recompile()
+    assert torch.equal(trace(*arguments), vmap(drawn)(*arguments))
+    views = trace.graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default)
+    assert max(written_out(n) for n in [result, *(view.args[0] for view in views)]) < 200
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports
+def test_one_compilation_serves_any_number_of_clients():
+    def step(state, key, steps):
+        state.copy_(vmap(drawn)(key, steps))
+
+    def arguments(n):
+        return torch.zeros(n, 3, dtype=torch.float32), keys.of_clients(0, 0, range(n)), arange[:n]
+
+    arange = torch.arange(5)
+    run = AnyNumber(step, arguments(5), [True, True, True]).compiled(inductor)
+    for n in (5, 1, 3):
+        found, key, steps = arguments(n)
+        with torch.no_grad():
+            run(found, key, steps)
+        assert torch.equal(found, vmap(drawn)(key, steps))
 
 
 def test_active_clients_are_a_prefix(make_setup):

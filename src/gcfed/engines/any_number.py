@@ -16,7 +16,7 @@ from torch.fx.node import map_aggregate
 
 from gcfed.core import tree
 from gcfed.core.torch_internals import make_fx, unknown_number, without_memory
-from gcfed.engines.tracing import Compiler
+from gcfed.engines.tracing import Compiler, keep_hashes
 
 PRIME = 1_000_003
 USUAL = 8
@@ -44,6 +44,8 @@ class AnyNumber:
 
         with without_memory():
             self._trace = make_fx(on_leaves)(*self._examples(PRIME))
+        self._trace.graph.eliminate_dead_code()
+        keep_hashes(self._trace.graph)
         _make_symbolic(self._trace, self._mapped.index(True))
 
     def compiled(self, compiler: Compiler | None) -> Callable[..., Any]:
@@ -64,7 +66,6 @@ class AnyNumber:
 def _make_symbolic(trace: GraphModule, mapped: int) -> None:
     """Replace each multiple of the prime by that multiple of the length of a mapped input."""
     graph = trace.graph
-    graph.eliminate_dead_code()
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     with graph.inserting_after(placeholders[-1]):
         clients = graph.call_function(torch.ops.aten.sym_size.int, (placeholders[mapped], 0))

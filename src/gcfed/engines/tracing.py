@@ -9,12 +9,16 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from gcfed.core import tree
 from gcfed.core.torch_internals import compile_for_any_number, make_fx
 
 T = TypeVar("T")
+
+XOR = torch.ops.aten.bitwise_xor.Tensor
+MOST_WRITTEN = 16
+"""So many operations on integers are written down before one is kept."""
 
 Compiler = Callable[[GraphModule, Sequence[Tensor] | None], Callable[..., Any]]
 """Makes faster code of a trace.  Given tensors of an unknown size, the code serves any size."""
@@ -25,6 +29,28 @@ def inductor(trace: GraphModule, examples: Sequence[Tensor] | None = None) -> Ca
     if examples is not None:
         return compile_for_any_number(trace, examples)
     return torch.compile(trace, dynamic=False)
+
+
+def keep_hashes(graph: Graph) -> None:
+    """Have torch's compiler keep in between what the hashes of random keys come to.
+
+    It writes an operand down anew for each use and looks for repetitions later: of twenty times
+    ``x ^ (x >> 16)``, one after the other, up to a million operations.  What a view of given
+    strides is taken of it keeps, so such views, which change nothing else, go in between.
+    """
+    written: dict[Node, int] = {}
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, Tensor) or value.is_floating_point():
+            continue
+        written[node] = 1 + sum(written.get(x, 0) for x in node.all_input_nodes)
+        if node.target is XOR and written[node] > MOST_WRITTEN and value.is_contiguous():
+            with graph.inserting_after(node):
+                strides = (list(value.shape), list(value.stride()))
+                kept = graph.call_function(torch.ops.aten.as_strided.default, (node, *strides))
+            kept.meta["val"] = value
+            node.replace_all_uses_with(kept, lambda user, view=kept: user is not view)
+            written[node] = 0
 
 
 class Traced(Generic[T]):
@@ -51,6 +77,8 @@ class Traced(Generic[T]):
         module.graph.eliminate_dead_code()
         if change is not None:
             change(module.graph)
+        if compiler is not None:
+            keep_hashes(module.graph)
         module.recompile()
         self._shape = tree.map(lambda _: _PLACE, shape[-1])
         # torch.compile on ``fn`` itself would compile nothing, and not say so
