@@ -82,22 +82,83 @@ def test_hashes_are_kept_in_between():
     assert max(written_out(n) for n in [result, *(view.args[0] for view in views)]) < 200
 
 
+def draw(a, b):
+    a.copy_(vmap(drawn)(b[:, 1:].long(), b[:, 0].long()))
+
+
+def exchange(a, b):
+    a_was = a * CONSTANT
+    a.copy_(b)
+    b.copy_(a_was)
+
+
+def add(a, b):
+    a.add_(b)
+
+
+def read_what_was_written(a, b):
+    b.copy_(a * 2)
+    a.copy_(b + 1)
+
+
+CONSTANT = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float32)
+
+
+@pytest.fixture
+def in_one_folder(monkeypatch, tmp_path):
+    """What torch compiles is kept and found here alone."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+
+def compiled_for_any_number(step):
+    return AnyNumber(step, two_tensors(5), [True, True]).compiled(inductor)
+
+
+def two_tensors(n):
+    a = torch.arange(3.0 * n, dtype=torch.float32).view(n, 3)
+    return a + 1, a * 3
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_one_folder")
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports
-def test_one_compilation_serves_any_number_of_clients():
-    def step(state, key, steps):
-        state.copy_(vmap(drawn)(key, steps))
+@pytest.mark.parametrize(
+    ("step", "at_once"),
+    [(draw, True), (exchange, True), (add, False), (read_what_was_written, False)],
+)
+def test_one_compilation_serves_any_number_of_clients(step, at_once, monkeypatch):
+    """Without AOTAutograd where a step writes at its end alone; a second time it is found."""
+    from torch._inductor import compile_fx
 
-    def arguments(n):
-        return torch.zeros(n, 3, dtype=torch.float32), keys.of_clients(0, 0, range(n)), arange[:n]
+    if at_once:
+        monkeypatch.setattr(compile_fx, "compile_fx", lambda *_: pytest.fail("the longer way"))
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    for _ in range(2):
+        run = compiled_for_any_number(step)
+        for n in (5, 1, 8):
+            found, expected = two_tensors(n), two_tensors(n)
+            with torch.no_grad():
+                run(*found)
+            step(*expected)
+            assert all(map(torch.equal, found, expected))
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1
 
-    arange = torch.arange(5)
-    run = AnyNumber(step, arguments(5), [True, True, True]).compiled(inductor)
-    for n in (5, 1, 3):
-        found, key, steps = arguments(n)
-        with torch.no_grad():
-            run(found, key, steps)
-        assert torch.equal(found, vmap(drawn)(key, steps))
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_one_folder")
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports
+def test_what_holds_for_one_number_alone_is_refused_each_time():
+    torch.library.define("gcfed_tests::frozen", "(Tensor x) -> Tensor")
+    torch.library.impl("gcfed_tests::frozen", "CPU", torch.clone)
+    torch.library.register_fake("gcfed_tests::frozen", lambda x: x.new_empty(int(x.shape[0]), 3))
+
+    def step(a, b):
+        a.copy_(torch.ops.gcfed_tests.frozen(a) + b)
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="for one number of clients alone"):
+            compiled_for_any_number(step)
 
 
 def test_active_clients_are_a_prefix(make_setup):

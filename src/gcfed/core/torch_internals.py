@@ -4,8 +4,9 @@ A new version of torch may change any of it without notice; a test holds that no
 gcfed reaches for such things.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
@@ -13,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.optim.sgd import sgd as sgd
 
@@ -128,14 +129,68 @@ def start_compiler() -> None:
         start()
 
 
+def make_core_fx(fn: Callable[..., object]) -> Callable[..., GraphModule]:
+    """`make_fx`, with large operations taken apart as torch's compiler wants them."""
+    from torch._inductor import lowering  # noqa: F401 (pooling is taken apart by its help)
+    from torch._inductor.decomposition import select_decomp_table
+
+    return make_fx(fn, decomposition_table=select_decomp_table())
+
+
 def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
-    """Torch's compiler, for a trace on tensors that `unknown_number` gave their shapes."""
+    """Torch's compiler, for a trace by `make_core_fx` on tensors of an `unknown_number`."""
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
 
     mode = next(x.fake_mode for x in examples if isinstance(x, FakeTensor))
     with tracing(TracingContext(mode)), torch.no_grad():
-        compiled = compile_fx(trace, list(examples))
+        if writes_last(trace.graph):
+            with suppress(Exception):  # the usual way may do what the short one cannot
+                return _compiled_at_once(trace, list(examples), mode)
+            _check_any_number(mode)  # what is compiled is kept, and found without this check
+        compiled = cast(Callable[..., Any], compile_fx(trace, list(examples)))
+    _check_any_number(mode)
+    return compiled
+
+
+def _check_any_number(mode: FakeTensorMode) -> None:
     if mode.shape_env is None or mode.shape_env.replacements:
         raise RuntimeError("the step holds for one number of clients alone")
-    return cast(Callable[..., Any], compiled)
+
+
+def writes_last(graph: Graph) -> bool:
+    """Whether a trace gives nothing, and writes by copies into its arguments at its end alone."""
+    *nodes, output = graph.nodes
+    writes = [n for n in nodes if is_operation(n.target) and n.target._schema.is_mutable]
+    return (
+        not any(output.args)
+        and nodes[len(nodes) - len(writes) :] == writes
+        and all(n.target is torch.ops.aten.copy_.default for n in writes)
+        and all(n.args[0].op == "placeholder" for n in writes)
+    )
+
+
+def _compiled_at_once(
+    trace: GraphModule, examples: list[Tensor], mode: FakeTensorMode
+) -> Callable[..., Any]:
+    """Without AOTAutograd, which traces a step twice more and has nothing to change in it."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+
+    class Simplify(CustomGraphPass):
+        """Does what comes after AOTAutograd, where nothing is found that was compiled before."""
+
+        def __call__(self, graph: Graph) -> None:
+            _check_any_number(mode)
+            joint_graph_passes(cast(GraphModule, graph.owning_module))
+
+        def uuid(self) -> str:
+            return "joint_graph_passes"
+
+    own = GraphModule(trace, copy.deepcopy(trace.graph))  # which is changed
+    with config.patch(post_grad_custom_pre_pass=Simplify()):
+        run = cast(Callable[..., Any], compile_fx_inner(own, examples, is_inference=True))
+    _check_any_number(mode)
+    return lambda *tensors: run(list(tensors))

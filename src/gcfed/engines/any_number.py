@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from gcfed.core import tree
-from gcfed.core.torch_internals import make_fx, unknown_number, without_memory
+from gcfed.core.torch_internals import make_core_fx, unknown_number, without_memory
 from gcfed.engines.tracing import Compiler, keep_hashes
 
 PRIME = 1_000_003
@@ -43,7 +43,7 @@ class AnyNumber:
             return []
 
         with without_memory():
-            self._trace = make_fx(on_leaves)(*self._examples(PRIME))
+            self._trace = make_core_fx(on_leaves)(*self._examples(PRIME))
         self._trace.graph.eliminate_dead_code()
         keep_hashes(self._trace.graph)
         _make_symbolic(self._trace, self._mapped.index(True))
