@@ -1,6 +1,8 @@
 """Steps as traces: what is frozen, what is written, and that compilation takes place."""
 
 import os
+import subprocess
+import sys
 from functools import cache
 
 import pytest
@@ -159,6 +161,40 @@ def test_what_holds_for_one_number_alone_is_refused_each_time():
     for _ in range(2):
         with pytest.raises(RuntimeError, match="for one number of clients alone"):
             compiled_for_any_number(step)
+
+
+IN_A_NEW_PROCESS = """
+import torch
+from torch.func import vmap
+from torch.nn.functional import conv2d, max_pool2d
+from gcfed.engines.any_number import AnyNumber
+
+def pool(a, b):
+    a.copy_(vmap(lambda x: max_pool2d(x, 2))(b))
+
+def convolve(a, b):
+    a.copy_(vmap(lambda x, w: conv2d(x, w))(b, a))
+
+weights, images = torch.zeros(3, 1, 1, 2, 2), torch.zeros(3, 1, 1, 3, 3)
+made = AnyNumber(convolve, (weights, images), [True, True])
+made.compiled(None)
+try:
+    made.compiled(lambda *_: print("compiled"))
+except RuntimeError as error:
+    print(error)
+made = AnyNumber(pool, (weights, torch.zeros(3, 1, 1, 4, 4)), [True, True])
+made.compiled(lambda *_: print("compiled"))
+"""
+
+
+def test_convolutions_and_pooling_for_any_number():
+    """Torch compiles no convolution for an unknown number of groups; it would say so at its end."""
+    command = [sys.executable, "-W", "ignore", "-c", IN_A_NEW_PROCESS]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "torch compiles a convolution for one number of channels alone",
+        "compiled",
+    ]
 
 
 def test_active_clients_are_a_prefix(make_setup):

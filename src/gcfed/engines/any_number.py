@@ -22,6 +22,8 @@ PRIME = 1_000_003
 USUAL = 8
 """Every step is compiled as if for this many clients, so that all cohorts share its bits."""
 
+CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+
 
 class AnyNumber:
     """``fn``, which writes into its arguments, for any number of clients.
@@ -52,6 +54,8 @@ class AnyNumber:
         """What runs the step on the tensors inside its arguments, as many clients as come."""
         if compiler is None:
             return self._trace
+        if any(map(_is_grouped, self._trace.graph.nodes)):
+            raise RuntimeError("torch compiles a convolution for one number of channels alone")
         with unknown_number(USUAL) as clients:
             examples = self._examples(clients)
         return compiler(self._trace, examples)
@@ -61,6 +65,11 @@ class AnyNumber:
             torch.empty((clients, *x.shape[1:]) if own else x.shape, dtype=x.dtype, device=x.device)
             for x, own in zip(self._leaves, self._mapped, strict=True)
         ]
+
+
+def _is_grouped(node: Node) -> bool:
+    """Whether a node is a convolution, or the gradient of one, with a group for each client."""
+    return node.target in CONVOLUTIONS and any(isinstance(arg, Node) for arg in node.args[8:])
 
 
 def _make_symbolic(trace: GraphModule, mapped: int) -> None:
