@@ -1,7 +1,9 @@
 """Kernels compiled ahead by other processes, for a kind of GPU that need not be there."""
 
+import functools
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -187,6 +189,24 @@ def test_a_triton_that_is_not_as_expected_is_no_matter(trace, started, monkeypat
         assert not started()
 
 
+def test_triton_is_hashed_once_and_beside(monkeypatch):
+    from triton.runtime import cache
+
+    made = []
+
+    def slow():
+        made.append(threading.current_thread())
+        time.sleep(0.3)
+        return "hash"
+
+    monkeypatch.setattr(cache, "triton_key", functools.cache(slow))
+    precompiling.hash_triton.cache_clear()
+    assert precompiling.hash_triton().is_alive()
+    assert precompiling.triton_version() == "hash"
+    assert len(made) == 1 and made[0] is not threading.current_thread()
+    precompiling.hash_triton.cache_clear()
+
+
 @pytest.mark.parametrize("patience", [60.0, 0.1])
 def test_nobody_waits_for_ever(trace, started, monkeypatch, patience):
     """Processes are ended when the compilation beside them fails, and when they take too long."""
@@ -215,6 +235,7 @@ def test_kernels_are_compiled_beside_the_step(trace, started, monkeypatch):
     monkeypatch.setattr(precompiling, "CODE", "import time; time.sleep(0.1)")
     plain = make_fx(torch.sin)(torch.ones(2))
     recorder = CudaRecorder(torch.device("cuda"))
+    precompiling.hash_triton().join()
     for each in (trace, plain):
         with nothing_left():
             recorder.compile(each, None)

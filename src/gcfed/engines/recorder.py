@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from gcfed.caches import keep_compiled_code
 from gcfed.core.torch_internals import start_compiler
 from gcfed.engines.tracing import inductor
-from gcfed.kernels.precompiling import kernels_compiled
+from gcfed.kernels.precompiling import hash_triton, kernels_compiled
 
 Body = Callable[[], object]
 """A step over tensors of fixed place, which it changes."""
@@ -50,6 +50,8 @@ class CudaRecorder(Recorder):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        with suppress(ImportError):  # where there is no Triton
+            hash_triton()
         start_compiler()
 
     def guard(self) -> AbstractContextManager[object]:

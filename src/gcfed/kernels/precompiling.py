@@ -8,6 +8,8 @@ started for it again; where a note is wrong, Triton compiles at the launch.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from threading import Thread
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -52,9 +54,20 @@ def current_target() -> Target:
 
 def triton_version() -> str:
     """What Triton tells its versions apart by."""
-    from triton.runtime import cache
+    from triton.runtime.cache import triton_key
 
-    return str(cache.triton_key())
+    hash_triton().join()
+    return str(triton_key())
+
+
+@cache
+def hash_triton() -> Thread:
+    """Begin to hash Triton's files, which takes half a second, beside what comes before."""
+    from triton.runtime.cache import triton_key  # keeps what it gives
+
+    thread = Thread(target=triton_key, daemon=True)
+    thread.start()
+    return thread
 
 
 def start_compiling(launches: Sequence[Launch], processes: list[FreshProcess]) -> None:
