@@ -9,6 +9,8 @@ import subprocess
 import sys
 import weakref
 import zipfile
+import zlib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from test_pickles import numbered, official as cifar_batch, text
 
 from gcfed.core.types import Examples
 from gcfed.data.augmentation import ImageTransform
-from gcfed.data.datasets import images, official
+from gcfed.data.datasets import images, official, tinyimagenet
 from gcfed.data.datasets.builtin import fashion10k, synthetic
 from gcfed.data.datasets.dataset import DATASETS, Dataset
 from gcfed.data.downloads import cache
@@ -350,6 +352,35 @@ def test_a_damaged_zip_is_named(tmp_path):
     (tmp_path / "tiny-imagenet-200.zip").write_bytes(b"PK nothing")
     with pytest.raises(InputError, match=r"tiny-imagenet-200.zip is damaged"):
         official.tinyimagenet(tmp_path)
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_members_of_a_zip_are_what_zipfile_reads(tmp_path, how):
+    bodies = {"tiny-imagenet-200/a": b"", "b": b"abc" * 5000, "tiny-imagenet-200/ü": bytes(9)}
+    path = tmp_path / "any.zip"
+    path.write_bytes(b"before the zip begins")
+    with zipfile.ZipFile(path, "a", how) as archive:
+        for name, body in bodies.items():
+            archive.writestr(name, body)
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        for name, body in bodies.items():
+            assert tinyimagenet._member(archive, file.fileno(), name) == body
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_every_byte_of_a_zip_that_is_wrong_is_found_or_does_not_matter(tmp_path, how):
+    path, body = tmp_path / "any.zip", bytes(range(200)) * 2
+    with zipfile.ZipFile(path, "w", how) as archive:
+        archive.writestr("a", body)
+        end = archive.start_dir
+    whole = path.read_bytes()
+    for at in range(end):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file, suppress(*BROKEN):
+            assert tinyimagenet._member(archive, file.fileno(), "a") == body
+
+
+BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
 
 
 class Decoder:
