@@ -15,7 +15,9 @@ from torch import nn
 
 import gcfed as package
 from gcfed import DATASETS, MODELS, Dataset, Examples, InputError, load_run, predict, run
+from gcfed.config import identity as identity_module
 from gcfed.config.build import build
+from gcfed.config.identity import fingerprint
 from gcfed.data.augmentation import ImageTransform
 from gcfed.runs.train import run_together
 from gcfed.simulation.lines import weights_sha256
@@ -457,3 +459,18 @@ def test_files_are_whole_or_not_there(tmp_path):
     assert json.loads(path.read_text()) == {"a": 1}
     (tmp_path / "plain").touch()
     assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_data_that_runs_share_are_hashed_once_for_all(tmp_path, monkeypatch):
+    asked = []
+
+    def counted(dataset):
+        asked.append(dataset)
+        return fingerprint(dataset)
+
+    monkeypatch.setattr(identity_module, "fingerprint", counted)
+    seeds = [tiny(seed=seed, rounds=1) for seed in range(3)]
+    run_together(seeds, [tmp_path / str(seed) for seed in range(3)])
+    assert len(asked) == 1
+    shas = [load_run(tmp_path / str(seed)).identity["data_sha256"] for seed in range(3)]
+    assert shas == [fingerprint(asked[0])] * 3

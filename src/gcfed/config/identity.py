@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,13 @@ def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str
             "numerics": _numerics(experiment),
         }
     )
+
+
+def identities(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """The `identity` of each; data that several share are looked at once."""
+    data = {id(experiment.dataset): experiment.dataset for experiment in experiments}
+    found = {key: fingerprint(dataset) for key, dataset in data.items()}
+    return [identity(experiment, found[id(experiment.dataset)]) for experiment in experiments]
 
 
 def normalised(stored: Any) -> dict[str, Any]:

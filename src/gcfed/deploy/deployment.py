@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gcfed.config.build import Experiment
+from gcfed.config.identity import identity
 from gcfed.deploy.nodes import Nodes
 from gcfed.deploy.serving import RoundTerms, Serving
 from gcfed.errors import InputError
@@ -43,7 +44,8 @@ def deploy(
     with locked([path]), writing(path):
         writer = RunWriter(experiment, path)
         name = {directory.DEPLOYED: secrets.token_hex(8)}
-        writer.describe({**provenance(experiment, path, {path: experiment}), **name})
+        which = identity(experiment)
+        writer.describe({**provenance(experiment, which, path, {path: experiment}), **name})
         writer.go(writer.beginning)
         return _train(writer, nodes, terms, observe)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gcfed.config.build import Experiment
-from gcfed.config.identity import digest, identity
+from gcfed.config.identity import digest
 from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.snapshot import start
 
@@ -22,14 +22,18 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def provenance(
-    experiment: Experiment, path: Path, together: Mapping[Path, Experiment]
+    experiment: Experiment,
+    identity: Mapping[str, Any],
+    path: Path,
+    together: Mapping[Path, Experiment],
 ) -> dict[str, Any]:
     """What a run is, and what besides its config may change its last bits, or explain them.
 
-    ``together``: the runs whose clients are trained at once, by their folders.
+    ``identity`` is the experiment's, and ``together`` are the runs whose clients are trained at
+    once, by their folders.
     """
     setup = experiment.setup
-    server, which = start(setup).server, identity(experiment)
+    server = start(setup).server
     return {
         **environment(setup.device),
         "engine": setup.chosen.name,
@@ -39,8 +43,8 @@ def provenance(
         "initial_weights_sha256": weights_sha256({**server.params, **server.buffers}),
         "metrics": [asdict(metric) for metric in experiment.metrics.values()],
         "partition": experiment.statistics.to_json(),
-        "identity_sha256": digest(which),
-        "identity": which,
+        "identity_sha256": digest(identity),
+        "identity": identity,
     }
 
 

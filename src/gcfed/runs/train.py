@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gcfed.config.build import Experiment, build
+from gcfed.config.identity import identities
 from gcfed.config.settings import Config
 from gcfed.errors import DivergedError, InputError
 from gcfed.files import create_folder, refuse_existing
@@ -68,8 +69,8 @@ def begin(
     """Do runs from their first round on, in folders that are locked; their summaries."""
     writers = [RunWriter(e, path) for e, path in zip(experiments, paths, strict=True)]
     together = dict(zip(paths, experiments, strict=True))
-    for writer in writers:
-        writer.describe(provenance(writer.experiment, writer.path, together))
+    for writer, which in zip(writers, identities(experiments), strict=True):
+        writer.describe(provenance(writer.experiment, which, writer.path, together))
     for writer in writers:  # once one of them is a run, the others can be gone on with
         writer.go(writer.beginning)
     return train(writers, observe)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcfed.core import tree
 from gcfed.core.lazy import LazyInputs
 from gcfed.core.types import Examples, Transform
 from gcfed.data.partitions.partition import Pool
@@ -73,8 +74,12 @@ class Dataset:
         return Pool(labels, self.keys, len(self.train.y))
 
     def to(self, device: torch.device) -> "Dataset":
-        """The same with its examples on ``device``."""
-        return replace(self, train=self.train.to(device), test=self.test.to(device))
+        """The same with its examples on ``device``; itself, and not checked again, if they are."""
+        here, there = (self.train, self.test), (self.train.to(device), self.test.to(device))
+        pairs = zip(tree.leaves(here), tree.leaves(there), strict=True)
+        if all(one is other for (_, one), (_, other) in pairs):
+            return self
+        return replace(self, train=there[0], test=there[1])
 
 
 def _refuse_nonfinite(values: Tensor | LazyInputs, what: str, has: str) -> None:
