@@ -1,7 +1,9 @@
 """Traces made shorter: fewer operations, the same numbers."""
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
 from gcfed.kernels.simplifying import simplify
 
@@ -52,6 +54,28 @@ def test_what_is_both_used_and_given_out_is_new_every_time():
     module(X)[0].mul_(9)
     ones, more = module(X)
     assert ones.tolist() == [1, 1, 1] and torch.equal(more, X + 1)
+
+
+@pytest.mark.parametrize("piece", [lambda c: c.view(3, 2), lambda c: c.unbind()[1]])
+def test_views_that_are_given_out_are_new_every_time(piece):
+    def fn(x):
+        constant = torch.zeros(2, 3)
+        return piece(constant), x + constant
+
+    module = simplified(fn, X)
+    module(X)[0].add_(7)
+    first, more = module(X)
+    assert not first.any() and torch.equal(more, X)
+
+
+def test_statistics_that_a_batch_norm_writes_unsaid_are_new_every_time():
+    def fn(x):
+        mean = torch.zeros(3).to(x)
+        y = functional.batch_norm(x, mean, torch.ones(3).to(x), training=True, momentum=0.5)
+        return y + mean
+
+    module = simplified(fn, X)
+    assert torch.equal(module(X), fn(X)) and torch.equal(module(X), fn(X))
 
 
 def test_nothing_is_kept_where_something_is_written_into():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import vmap
+from torch.nn import functional
 
 from gcfed import parse, start
 from gcfed.core import keys, tree
@@ -161,6 +162,20 @@ def test_what_holds_for_one_number_alone_is_refused_each_time():
     for _ in range(2):
         with pytest.raises(RuntimeError, match="for one number of clients alone"):
             compiled_for_any_number(step)
+
+
+def test_what_vmap_does_one_by_one_is_not_traced_for_any_number_of_clients():
+    """It would be a million times, one after the other."""
+
+    def step(table, words):
+        table.copy_(vmap(one)(words, table))
+
+    def one(words, table):
+        return functional.embedding_bag(words, table)
+
+    tables, words = torch.zeros(2, 3, 4), torch.zeros(2, 3, 2, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="fallback"):
+        AnyNumber(step, (tables, words), [True, True])
 
 
 IN_A_NEW_PROCESS = """

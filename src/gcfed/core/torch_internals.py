@@ -82,9 +82,18 @@ def _deterministic() -> Any:
     return cast(Any, torch.utils.deterministic)  # a module whose type hides its attribute
 
 
+UNSAID_WRITES = (
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.cudnn_batch_norm.default,
+    torch.ops.aten.miopen_batch_norm.default,
+)
+"""Operations that write into arguments, which are running statistics, and do not say so."""
+
+
 def is_pure(target: Any) -> bool:
     """Whether an operation writes into none of its arguments and draws no random numbers."""
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    writes = target._schema.is_mutable or target in UNSAID_WRITES
+    return not writes and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -101,6 +110,18 @@ def has_hooks(module: nn.Module) -> bool:
 def without_memory() -> AbstractContextManager[object]:
     """Inside, new tensors have shapes and no memory, and operations give such tensors."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextmanager
+def without_loops() -> Iterator[None]:
+    """Inside, vmap refuses operations that it has no rule for, which it else does one by one."""
+    functorch = cast(Any, torch._C)._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from gcfed.core import tree
-from gcfed.core.torch_internals import make_core_fx, unknown_number, without_memory
+from gcfed.core.torch_internals import make_core_fx, unknown_number, without_loops, without_memory
 from gcfed.engines.tracing import Compiler, keep_hashes
 
 PRIME = 1_000_003
@@ -44,7 +44,7 @@ class AnyNumber:
             fn(*tree.unflatten(arguments, flat))
             return []
 
-        with without_memory():
+        with without_memory(), without_loops():  # of a million turns
             self._trace = make_core_fx(on_leaves)(*self._examples(PRIME))
         self._trace.graph.eliminate_dead_code()
         keep_hashes(self._trace.graph)

@@ -29,7 +29,7 @@ def reuse_memory(graph: Graph) -> None:
     owner: dict[Node, Node] = {}  # whose memory a value lies in
     last: dict[Node, float] = {}  # when the memory is read for the last time
     for node in graph.nodes:
-        owner[node] = owner[node.args[0]] if _is_view(node) else node
+        owner[node] = owner[node.args[0]] if is_view(node) else node
     for node in graph.nodes:
         for user in node.users:
             when = place[user] if _is_known(user) else float("inf")
@@ -69,9 +69,10 @@ def _layout(node: Node) -> Any:
     return None if repeats else (tuple(value.shape), value.dtype)
 
 
-def _is_view(node: Node) -> bool:
+def is_view(node: Node) -> bool:
+    """Whether a value lies in the memory of the node's first argument."""
     if node.target is operator.getitem:  # a piece of what split or unbind gives
-        return isinstance(node.args[0], Node) and _is_view(node.args[0])
+        return isinstance(node.args[0], Node) and is_view(node.args[0])
     return is_operation(node.target) and gives_view(node.target)
 
 

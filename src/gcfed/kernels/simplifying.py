@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from gcfed.core.torch_internals import is_operation, is_pure
+from gcfed.kernels.inplace import is_view
 
 TURN = torch.ops.aten.t.default
 
@@ -20,10 +21,9 @@ def simplify(graph: Graph) -> None:
     for node in graph.nodes:
         if node.target is TURN and node.args[0].target is TURN:
             node.replace_all_uses_with(node.args[0].args[0])
-    known = _constants(graph)
+    known, given = _constants(graph), _given_out(graph)
     for node, value in known.items():
-        # what the trace gives out is whoever's it is given to, who may write into it
-        if any(user not in known and user.op != "output" for user in node.users):
+        if node not in given and any(user not in known for user in node.users):
             _keep(graph, node, value)
     graph.eliminate_dead_code()
 
@@ -46,6 +46,17 @@ def _constants(graph: Graph) -> dict[Node, Tensor]:
     return known
 
 
+def _given_out(graph: Graph) -> set[Node]:
+    """What a trace gives out, and what that is a view of: who gets it may write into it."""
+    found: set[Node] = set()
+    for node in next(node for node in graph.nodes if node.op == "output").all_input_nodes:
+        found.add(node)
+        while is_view(node):
+            node = node.args[0]
+            found.add(node)
+    return found
+
+
 def _keep(graph: Graph, node: Node, value: Tensor) -> None:
     module = graph.owning_module
     assert isinstance(module, GraphModule)
@@ -53,4 +64,4 @@ def _keep(graph: Graph, node: Node, value: Tensor) -> None:
     module.register_buffer(name, value)
     with graph.inserting_before(node):
         kept = graph.get_attr(name)
-    node.replace_all_uses_with(kept, delete_user_cb=lambda user: user.op != "output")
+    node.replace_all_uses_with(kept)
