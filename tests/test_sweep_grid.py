@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from running import TINY, tiny
 
 from gcfed import InputError, RunStore, Sweep
 from gcfed.cli.sweep import short
 from gcfed.config.build import build
-from gcfed.sweeps.cost import cost, examples_a_round, forward_flops
+from gcfed.sweeps.cost import bytes_a_client, cost, examples_a_round, forward_flops
 from gcfed.sweeps.grid import read_grid
 
 pytest_plugins = ["running"]
@@ -167,7 +168,7 @@ def test_examples_are_those_that_clients_see(changes):
 def test_costs_are_those_of_a_run(tmp_path, algorithm):
     config = tiny(algorithm=algorithm, rounds=1)
     experiment = build(config)
-    found = cost(experiment, forward_flops(experiment))
+    found = cost(experiment, forward_flops(experiment), bytes_a_client(experiment))
     line = RunStore(tmp_path).run(config).records[0]
     assert found.bytes == line["bytes_up"] + line["bytes_down"]
     multiply_adds = 64 * 8 + 8 * 10
@@ -226,6 +227,56 @@ def test_many_cells_are_planned_quickly(tmp_path, monkeypatch):
     made = Sweep({**TINY, "seeds": list(range(5)), "grid": grid}, tmp_path)
     assert len(made.plans) == 20
     assert len(reads) == 1
+
+
+def test_it_is_shown_how_far_the_plan_of_many_cells_is(gcfed, tmp_path):
+    few = gcfed("sweep", written(tmp_path, BASE + "[grid]\nlr = [0.1, 0.2]\n"), "--dry-run")
+    assert "planning" not in few.err
+    rates = [0.01 * k for k in range(1, 21)]
+    many = gcfed("sweep", written(tmp_path, BASE + f"[grid]\nlr = {rates}\n"), "--dry-run")
+    assert "planning: cell 2 of 20" in many.err
+    assert "planning" not in many.out
+
+
+def test_a_model_is_made_and_tried_once_for_cells_that_share_it(tmp_path, monkeypatch):
+    """What differs in the weights, or in what a trial looks at, is made and tried for itself."""
+    from gcfed.config import build as experiment
+
+    calls = {"module_for": 0, "try_model": 0}
+
+    def counted(name):
+        original = getattr(experiment, name)
+
+        def call(*arguments, **settings):
+            calls[name] += 1
+            return original(*arguments, **settings)
+
+        monkeypatch.setattr(experiment, name, call)
+
+    for name in calls:
+        counted(name)
+    grid = {
+        "algorithm": ["fedavg", "gcfed", "scaffold"],
+        "alpha": [0.1, 1.0],
+        "loss": ["cross_entropy", "cross_entropy(label_smoothing=0.1)"],
+        "init_seed": [0, 1],
+    }
+    text = {key: value for key, value in TINY.items() if key not in grid}
+    made = Sweep({**text, "grid": grid}, tmp_path)
+    assert len(made.plans) == 24
+    assert calls == {"module_for": 4, "try_model": 4}
+    assert [plan.cost for plan in made.plans[:8]] == [plan.cost for plan in made.plans[8:16]]
+    assert made.plans[16].cost.bytes == 2 * made.plans[0].cost.bytes  # scaffold's variates
+
+
+def test_a_shared_model_is_the_one_that_would_have_been_made():
+    first = build(tiny(algorithm="fedavg"))
+    shared = build(tiny(algorithm="gcfed"), beside=first, tried=first)
+    alone = build(tiny(algorithm="gcfed"))
+    assert shared.config == alone.config
+    assert shared.setup.model is first.setup.model
+    for name, weight in alone.setup.initial.items():
+        assert torch.equal(shared.setup.initial[name], weight)
 
 
 def test_numbers_in_short():

@@ -16,7 +16,7 @@ from gcfed.core.hook_checks import BELONGS, with_checked_hooks
 from gcfed.core.seeding import drawn_since, states
 from gcfed.core.types import Upload
 from gcfed.engines.workers import Workers
-from gcfed.sweeps.cost import cost
+from gcfed.sweeps.cost import bytes_a_client
 from gcfed.testing import laws
 
 pytest_plugins = ["running"]
@@ -342,7 +342,7 @@ def test_a_check_that_raises_is_named(make_setup):
 def test_the_cost_of_a_cell_names_its_hook(hook):
     given = Given(algorithm=made(Keeper, **{hook: dividing}))
     with pytest.raises(InputError, match=f"^{hook} of Mine {HERE} raises ZeroDivisionError"):
-        cost(build(tiny(), given), None)
+        bytes_a_client(build(tiny(), given))
 
 
 def test_a_server_that_cannot_begin_is_not_the_models_fault():

@@ -21,7 +21,7 @@ from rich.progress import (
 Tick = Callable[[int, str], None]
 """Told how much is done by now, and a note to show beside it."""
 
-Unit = Literal["round", "byte"]
+Unit = Literal["round", "byte", "cell"]
 
 SECONDS = 0.1
 """The least time between two drawings of a bar."""
@@ -96,7 +96,7 @@ def _plain_lines(label: str, total: int, unit: Unit) -> Tick:
         if unit == "byte":
             words = [f"{10 * tenth} % of {total / 1e6:.1f} MB"]
         else:
-            words = [f"round {done} of {total}"]
+            words = [f"{unit} {done} of {total}"]
         words += [note] if note else []
         if first[0] < done < total:
             pace = (now - first[1]) / (done - first[0])

@@ -140,7 +140,7 @@ def reproduce(
     elif dry_run:
         _print_costs(wanted, store, devices, per_device)
     else:
-        sweep = Sweep(wanted.grid(), store, devices, per_device=per_device)
+        sweep = Sweep(wanted.grid(), store, devices, per_device=per_device, quiet=False)
         _train(wanted, report, sweep, only_found=found)
 
 
@@ -164,7 +164,8 @@ def _print_costs(wanted: "Extent", store: Path, devices: str | None, per_device:
     for name in others:
         console.say(f"{name} is not at hand: its costs are those of as many blank images")
     grid = replace(wanted, stand_ins=others).grid()
-    print_plans(Sweep(grid, store, devices, per_device=per_device), as_json=False)
+    sweep = Sweep(grid, store, devices, per_device=per_device, quiet=False)
+    print_plans(sweep, as_json=False)
 
 
 def _train(wanted: "Extent", report: Report, sweep: "Sweep", *, only_found: bool) -> None:

@@ -73,7 +73,9 @@ def sweep(
     from gcfed.sweeps.sweep import Sweep
 
     report = Report(None, out, plot, size, pivot)
-    made = Sweep(grid, store, devices, per_device=per_device, plugins=plugin or [], ray=ray)
+    made = Sweep(
+        grid, store, devices, per_device=per_device, plugins=plugin or [], ray=ray, quiet=False
+    )
     _check(made, report, baseline)
     if dry_run:
         print_plans(made, as_json)

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,32 +13,27 @@ from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_probes, measure
 from gcfed.config.client_sizes import refuse_lone_examples, warn_of_small_clients
-from gcfed.config.materials import load_weights, module_for, read_dataset
+from gcfed.config.materials import divide_data, load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
 from gcfed.config.suited import suited
 from gcfed.config.targets import loss_text, make_loss, metrics_for
 from gcfed.config.trial import known, try_model
-from gcfed.core import keys
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.lazy import LazyInputs
 from gcfed.core.losses import LOSSES, Loss
 from gcfed.core.metrics import METRICS, Metrics, Scale, as_metrics, named
 from gcfed.core.model import Model
 from gcfed.core.server import Server
-from gcfed.core.types import Examples
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
     Dataset,
     FederatedData,
-    Partition,
     data_dir,
-    split_validation,
 )
 from gcfed.data.datasets.user import settled
 from gcfed.data.partitions.skew import PartitionStatistics, partition_statistics
-from gcfed.data.partitions.ways import divide
 from gcfed.engines import ENGINES, resolve
 from gcfed.errors import InputError
 from gcfed.models import MODELS
@@ -53,6 +48,12 @@ from gcfed.simulation.rehearsal import with_able_engine
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import AT_ONCE, Milestone, SideStream
 from gcfed.simulation.snapshot import RoundResult, start
+
+TRIAL = (
+    *("dataset", "data_dir", "validation", "seed_of_partition", "model", "seed_of_weights", "init"),
+    *("loss", "metrics", "fill", "precision", "device", "plugins"),
+)
+"""The settings that make a model, and decide what comes out when it is tried before a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +129,18 @@ def begin_records(
 
 
 def build(
-    config: Config, given: Given | None = None, *, beside: Experiment | None = None
+    config: Config,
+    given: Given | None = None,
+    *,
+    beside: Experiment | None = None,
+    tried: Experiment | None = None,
 ) -> Experiment:
     """The experiment that ``config`` describes, with what is ``given`` in the place of its names.
 
-    What it has in common with the one ``beside`` it, of another seed, is shared and not copied.
+    What it has in common with the one ``beside`` it, of another seed, is shared and not copied.  If
+    one was ``tried`` that differs in none of `TRIAL`, its model is shared and not tried again.
     """
+    beside = tried or beside
     load_plugins(config.plugins)
     given = given or Given()
     algorithm, device = given.algorithm or parse(config.algorithm), _device(config.device)
@@ -147,11 +154,17 @@ def build(
     divided = divide_data(config, whole)
     dataset, partition, tests = divided.dataset, divided.partition, divided.tests
     names["partition"] = divided.text
-    model = known(_model(config, dataset, given.module).to(device), dataset, config.fill)
+    if tried:
+        model, initial = tried.setup.model, tried.setup.initial
+    else:
+        model = known(_model(config, dataset, given.module).to(device), dataset, config.fill)
+        initial = model.params
+        if beside and _alike(model, beside.setup.model):
+            model = beside.setup.model
     choice = suited(model, dataset) if given.any_algorithm else None
     setup = Setup(
         algorithm=parse(choice.algorithm) if choice else algorithm,
-        model=beside.setup.model if beside and _alike(model, beside.setup.model) else model,
+        model=model,
         data=FederatedData(*dataset.train, partition, dataset.num_classes),
         optimizer=config.local_optimizer(),
         schedule=config.schedule(),
@@ -164,13 +177,14 @@ def build(
         availability=availability,
         sampler=SAMPLERS.parse(config.sampler),
         faults=FAULTS.parse(config.faults)(),
-        initial=model.params,
+        initial=initial,
         keep=kept_for(probes),
     )
     for probe in probes.values():
         probe.check(setup)
     metrics = metrics_for(config, names["loss"], dataset, given.metrics)
-    try_model(setup, dataset, metrics)
+    if not tried:
+        try_model(setup, dataset, metrics)
     refuse_lone_examples(setup)
     if setup.chosen.make().pads:  # if it cannot train the model, the config names another
         setup = with_able_engine(setup, start(setup).server, 0)
@@ -184,26 +198,6 @@ def build(
         probes=probes,
         reason=choice.reason if choice else "",
     )
-
-
-class DividedData(NamedTuple):
-    """A data set whose train examples are the clients', who holds which, and what is tested on."""
-
-    dataset: Dataset
-    partition: Partition
-    tests: dict[str, Examples]
-    text: str
-
-
-def divide_data(config: Config, whole: Dataset) -> DividedData:
-    """Keep some examples for tuning, if the config says so, and divide the others among clients."""
-    dataset, tests = whole, {"test": whole.test}
-    seed = config.seed_of_partition
-    if config.validation:
-        rng = keys.generator("validation", seed)
-        dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
-    text = PARTITIONS.canonical(partition_text(config, dataset))
-    return DividedData(dataset, divide(text, dataset.pool, config.clients, seed), tests, text)
 
 
 def _names(config: Config, given: Given) -> dict[str, str]:
@@ -228,18 +222,6 @@ def _names(config: Config, given: Given) -> dict[str, str]:
         root = data_dir(None if config.data_dir is None else Path(config.data_dir))
         names["dataset"] = settled(config.dataset, root)
     return names
-
-
-def partition_text(config: Config, dataset: Dataset) -> str:
-    """Who holds which examples: as the config says, or else as the data came divided.
-
-    Examples without a class are then divided by chance.
-    """
-    if "partition" in config.model_fields_set:
-        return config.partition
-    if "client" in dataset.keys:
-        return "by(key='client')"
-    return config.partition if dataset.has_classes else "iid"
 
 
 def _settled(config: Config, setup: Setup, device: torch.device) -> dict[str, Any]:
@@ -280,9 +262,9 @@ def _absolute(path: str | None) -> str | None:
 
 def _alike(model: Model, other: Model) -> bool:
     """Whether two models differ in nothing but what is trained."""
-    fixed, others = (m.module(m.params, m.buffers).state_dict() for m in (model, other))
+    fixed, others = model.fixed(), other.fixed()
     return fixed.keys() == others.keys() and all(
-        torch.equal(fixed[name], others[name]) for name in fixed if name not in model.params
+        torch.equal(fixed[name], others[name]) for name in fixed
     )
 
 

@@ -1,16 +1,18 @@
-"""What a run is made of: the module, its weights and the data set, as a config names them."""
+"""What a run is made of, as a config names it: module, weights, data set, who holds what."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from gcfed.config.settings import Config
 from gcfed.core import keys, tree
-from gcfed.core.types import Stored
-from gcfed.data import DATASETS, Dataset, data_dir
+from gcfed.core.types import Examples, Stored
+from gcfed.data import DATASETS, PARTITIONS, Dataset, Partition, data_dir, split_validation
+from gcfed.data.partitions.ways import divide
 from gcfed.errors import InputError, made
 from gcfed.models import MODELS
 
@@ -85,6 +87,38 @@ def read_dataset(text: str, folder: str | Path | None) -> Dataset:
     root = data_dir(None if folder is None else Path(folder))
     make, what = DATASETS.parse(text), f"dataset {text}"
     return _of_type(Dataset, what, made(what, lambda: make(root)))
+
+
+class DividedData(NamedTuple):
+    """A data set whose train examples are the clients', who holds which, and what is tested on."""
+
+    dataset: Dataset
+    partition: Partition
+    tests: dict[str, Examples]
+    text: str
+
+
+def divide_data(config: Config, whole: Dataset) -> DividedData:
+    """Keep some examples for tuning, if the config says so, and divide the others among clients."""
+    dataset, tests = whole, {"test": whole.test}
+    seed = config.seed_of_partition
+    if config.validation:
+        rng = keys.generator("validation", seed)
+        dataset, tests["validation"] = split_validation(dataset, config.validation, rng)
+    text = PARTITIONS.canonical(partition_text(config, dataset))
+    return DividedData(dataset, divide(text, dataset.pool, config.clients, seed), tests, text)
+
+
+def partition_text(config: Config, dataset: Dataset) -> str:
+    """Who holds which examples: as the config says, or else as the data came divided.
+
+    Examples without a class are then divided by chance.
+    """
+    if "partition" in config.model_fields_set:
+        return config.partition
+    if "client" in dataset.keys:
+        return "by(key='client')"
+    return config.partition if dataset.has_classes else "iid"
 
 
 def _of_type(wanted: type[T], what: str, value: Any) -> T:

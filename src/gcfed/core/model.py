@@ -87,7 +87,7 @@ class Model:
         owned = [] if declared else _module_called_head(module)
         self._set_head(module, declared or owned or _linears(module)[-1:])
         self.uncast = _uncast(module) & self.params.keys()
-        self._shells = {mode: copy.deepcopy(module).train(mode) for mode in (True, False)}
+        self._shells = {True: copy.deepcopy(module).train(), False: module.eval()}
         device = next((w.device for w in weights.values() if not w.is_meta), None)
         self.evaluation_key = keys.key(0).to(device)  # by which it draws when it is judged
 
@@ -145,8 +145,12 @@ class Model:
                 raise InputError(f"the parameter {name} is on the device 'meta': it has no numbers")
 
     def to(self, device: torch.device) -> "Model":
-        """A copy of the model on ``device``."""
+        """A copy of the model on ``device``; the model itself if it is there."""
         self.check_numbers()
+        there = torch.empty(0, device=device).device  # "cuda" is one of several
+        tensors = (x for m in self._shells.values() for x in (*m.parameters(), *m.buffers()))
+        if all(x.device == there for x in tensors):
+            return self
         twin = copy.deepcopy(self)
         twin.params, twin.buffers = (
             tree.map(lambda w: w.to(device), values) for values in (self.params, self.buffers)
@@ -169,6 +173,11 @@ class Model:
         twin.replaced = [*self.replaced, *changed]
         twin.uncast = _uncast(shell) & self.params.keys()
         return twin
+
+    def fixed(self) -> Tree:
+        """What the module had at the start beside the weights that are trained."""
+        state = self._original.state_dict()
+        return {name: value for name, value in state.items() if name not in self.params}
 
     def module(self, params: Tree, buffers: Tree) -> nn.Module:
         """A copy of the module that was wrapped, on the host and in evaluation mode, with these."""

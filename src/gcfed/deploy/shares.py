@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gcfed.config.build import Experiment, Given, build, divide_data
-from gcfed.config.materials import read_dataset
+from gcfed.config.build import Experiment, Given, build
+from gcfed.config.materials import divide_data, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
 from gcfed.core import tree

@@ -5,8 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gcfed.config.build import divide_data
-from gcfed.config.materials import read_dataset
+from gcfed.config.materials import divide_data, read_dataset
 from gcfed.data import Dataset
 from gcfed.data.downloads.download import offline
 from gcfed.data.partitions.skew import partition_statistics

@@ -34,14 +34,14 @@ class RoundCost(NamedTuple):
     bytes: float
 
 
-def cost(experiment: Experiment, forward: int | None) -> RoundCost:
-    """What a round of an experiment costs, ``forward`` being the FLOPs of one example."""
+def cost(experiment: Experiment, forward: int | None, client: int) -> RoundCost:
+    """What a round costs, by the FLOPs of one example and the bytes of one client."""
     schedule = experiment.config.schedule()
     examples = examples_a_round(schedule, experiment.statistics.sizes)
     return RoundCost(
         examples,
         None if forward is None else BACKWARD * forward * examples,
-        schedule.cohort_size * _bytes_a_client(experiment),
+        schedule.cohort_size * client,
     )
 
 
@@ -62,7 +62,7 @@ def forward_flops(experiment: Experiment) -> int | None:
         return None
 
 
-def _bytes_a_client(experiment: Experiment) -> int:
+def bytes_a_client(experiment: Experiment) -> int:
     """What a client of the first round receives and sends."""
     setup = experiment.setup
     server, clients = start(setup)

@@ -4,17 +4,21 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gcfed.config.build import Experiment, build
+from gcfed.config.build import TRIAL, Experiment, build
 from gcfed.config.identity import digest, fingerprint, identity
 from gcfed.core.metrics import Scale
 from gcfed.engines import needs_cuda
 from gcfed.errors import InputError
+from gcfed.progress import progress
 from gcfed.results.run import Run
 from gcfed.runs.resume import is_done
 from gcfed.runs.store import RunStore
 from gcfed.runs.trackers import require
-from gcfed.sweeps.cost import RecordedPace, RoundCost, cost, forward_flops
+from gcfed.sweeps.cost import RecordedPace, RoundCost, bytes_a_client, cost, forward_flops
 from gcfed.sweeps.grid import Cell, Grid
+
+MANY = 20
+"""The number of cells from which on it is shown how far planning is."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,16 @@ class CellPlan:
         }
 
 
-def plan(grid: Grid, store: RunStore, device: str) -> list[CellPlan]:
+def plan(grid: Grid, store: RunStore, device: str, *, quiet: bool = True) -> list[CellPlan]:
     """Look at every cell of a grid; what cannot be built, or is one run twice, is an error.
 
     A cell is built on the host with its first seed: the others differ in what is drawn.  Data are
-    read once for cells of the same model.
+    read once for cells of the same model, and a model is made and tried once for cells that differ
+    in other settings.  If it is not to be ``quiet``, how far it is with many cells is shown.
     """
-    plans: list[CellPlan] = []
     builder, pace, seen = Builder(), RecordedPace(store.runs()), dict[str, Cell]()
-    for cell in grid.cells:
+
+    def look_at(cell: Cell) -> CellPlan:
         where = f"{grid.where}: cell {cell.number} ({cell.name})"
         experiment = builder.build(cell, where, device)
         hashes = [builder.sha256(experiment, config.seed) for config in cell.configs]
@@ -80,15 +85,15 @@ def plan(grid: Grid, store: RunStore, device: str) -> list[CellPlan]:
         seeds = [config.seed for config in cell.configs]
         there = map(store.find_sha256, hashes, seeds)
         runs = tuple(None if run is None else run.until(cell.rounds) for run in there)
-        plans.append(
-            CellPlan(
-                cell,
-                experiment.metric,
-                runs,
-                builder.cost(experiment),
-                pace.seconds(experiment, device),
-            )
-        )
+        seconds = pace.seconds(experiment, device)
+        return CellPlan(cell, experiment.metric, runs, builder.cost(experiment), seconds)
+
+    plans: list[CellPlan] = []
+    few = len(grid.cells) < MANY
+    with progress("planning", len(grid.cells), unit="cell", quiet=quiet or few) as tick:
+        for cell in grid.cells:
+            plans.append(look_at(cell))
+            tick(len(plans), "")
     return plans
 
 
@@ -97,29 +102,38 @@ class Builder:
 
     def __init__(self) -> None:
         self._first: dict[object, Experiment] = {}
+        self._tried: dict[object, Experiment] = {}
         self._data_sha256: dict[object, str] = {}
         self._forward: dict[object, int | None] = {}
+        self._bytes: dict[object, int] = {}
 
     def build(self, cell: Cell, where: str, device: str) -> Experiment:
         config = cell.configs[0].model_copy(update={"device": "cpu"})
         alike = (config.dataset, config.data_dir, config.model, config.plugins)
+        trial = tuple(getattr(config, name) for name in TRIAL)
         try:
             if device != "cpu" and needs_cuda(config.engine):
                 config = config.model_copy(update={"engine": "auto"})  # here nothing is trained
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # they come again when the cell is trained
                 require(config.track)
-                experiment = build(config, beside=self._first.get(alike))
+                first, tried = self._first.get(alike), self._tried.get(trial)
+                experiment = build(config, beside=first, tried=tried)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         self._first.setdefault(alike, experiment)
+        self._tried.setdefault(trial, experiment)
         return experiment
 
     def cost(self, experiment: Experiment) -> RoundCost:
-        model = (experiment.config.model, experiment.config.dataset)
+        config = experiment.config
+        model = (config.model, config.dataset)
         if model not in self._forward:
             self._forward[model] = forward_flops(experiment)
-        return cost(experiment, self._forward[model])
+        sent = (*model, config.algorithm, config.buffers)
+        if sent not in self._bytes:
+            self._bytes[sent] = bytes_a_client(experiment)
+        return cost(experiment, self._forward[model], self._bytes[sent])
 
     def sha256(self, experiment: Experiment, seed: int) -> str:
         """The identity of an experiment with another seed, for which nothing need be built."""

@@ -35,7 +35,7 @@ class Sweep:
     Each cell's seeds are runs of the store, trained together, so what is done is found and what was
     interrupted goes on.  Beside them the sweep keeps one record, ``sweeps/NAME/sweep.json``.  With
     ``ray``, the address of a cluster, cells are its tasks, and the store is a folder that all its
-    machines have.
+    machines have.  If it is not ``quiet``, it shows how far it is with the plan of many cells.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Sweep:
         name: str | None = None,
         plugins: Iterable[Path] = (),
         ray: str | None = None,
+        quiet: bool = True,
     ) -> None:
         self.grid = read_grid(grid, name=name, plugins=plugins)
         self.store = RunStore(store)
@@ -57,7 +58,7 @@ class Sweep:
             self.devices = find_devices(devices, default, per_device)
         else:
             self.devices = [ray_device(devices, default, per_device)]
-        self.plans: list[CellPlan] = plan(self.grid, self.store, self.devices[0])
+        self.plans: list[CellPlan] = plan(self.grid, self.store, self.devices[0], quiet=quiet)
         self.cells: list[CellState] = list(map(found, self.plans))
         self.path = self.store.folder / SWEEPS / self.grid.name / RECORD
         self.allotment: Allotment = self._allotment()

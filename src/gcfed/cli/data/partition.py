@@ -87,8 +87,7 @@ def partition(
         gcfed data partition --alphas 0.05,0.1,1,1000 --clients 10 --out figure.png
     """
     from gcfed.cli.data import describe
-    from gcfed.config.build import partition_text
-    from gcfed.config.materials import read_dataset
+    from gcfed.config.materials import partition_text, read_dataset
     from gcfed.data.partitions.skew import partition_statistics
     from gcfed.data.partitions.ways import divide
 
