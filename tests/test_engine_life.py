@@ -250,7 +250,7 @@ def test_tensors_in_shared_memory_are_seen_by_every_process():
         ([nn.Conv2d(1, 2, 3)], 10, "bf16", "fused", "operators for all clients"),
         ([nn.Conv2d(1, 2, 3)], 10, "auto", "vectorized", "together"),
         ([nn.Linear(2, 2)], 50, "bf16", "vectorized", "together"),
-        ([nn.Linear(2, 2), nn.BatchNorm1d(2)], 50, "auto", "sequential", "batch statistics (1)"),
+        ([nn.Linear(2, 2), nn.BatchNorm1d(2)], 50, "auto", "sequential", "1 (BatchNorm1d)"),
     ],
 )
 def test_what_suits_an_accelerator(layers, batch_size, precision, name, reason):

@@ -88,7 +88,7 @@ def test_a_batch_norm_by_hand_is_not_padded(data):
     settings = SETTINGS | {"batch_size": 10, "fill": "none"}
     for engine in ("sequential", "auto"):
         fit(Mixing(), data, engine=engine, **settings)
-    with pytest.raises(InputError, match="vectorized engine cannot train Mixing: ragged batches"):
+    with pytest.raises(InputError, match=r"vectorized engine cannot train the model \(Mixing\)"):
         fit(Mixing(), data, engine="vectorized", **settings)
     fit(Mixing(), data, engine="vectorized", **settings | {"fill": "repeat"})  # nothing is padded
 
@@ -96,9 +96,88 @@ def test_a_batch_norm_by_hand_is_not_padded(data):
 def test_only_what_looks_across_a_batch_is_taken_for_it(data):
     plain = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.LayerNorm(5), nn.Linear(5, 3))
     assert note_mixing(Model(plain), data[0][:3]).cross_batch == []
-    assert note_mixing(Model(Mixing()), data[0][:3]).cross_batch == ["Mixing"]
+    assert note_mixing(Model(Mixing()), data[0][:3]).cross_batch == ["the model (Mixing)"]
     normed = Model(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
-    assert note_mixing(normed, data[0][:3]).cross_batch == ["0"]
+    assert note_mixing(normed, data[0][:3]).cross_batch == ["0 (BatchNorm1d)"]
+
+
+class Tracking(Mixing):
+    """Keeps a mean of its inputs, and uses it in evaluation alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.lerp_(x.mean(0), 0.1)
+            return self.fc2(self.fc1(x))
+        return self.fc2(self.fc1(x - self.mean))
+
+
+class Mixup(Mixing):
+    def forward(self, x):
+        h = self.fc1(x)
+        return self.fc2(0.7 * h + 0.3 * h[torch.randperm(len(h))])
+
+
+class Gated(Mixing):
+    """Looks across a batch through a gate that is closed at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        h = self.fc1(x)
+        return self.fc2(h + self.gate * h.mean(0))
+
+
+class Rescaled(Mixing):
+    """Drops numbers, and makes up for it by how many were dropped in the whole batch."""
+
+    def forward(self, x):
+        h = self.fc1(x)
+        kept = (torch.rand_like(h) > 0.5).to(h)
+        return self.fc2(h * kept * kept.numel() / kept.sum())
+
+
+class Last(nn.Module):
+    """A recurrent network with dropout; the first axis of its sequences is the batch, or time."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        self.rnn = nn.GRU(2, 4, num_layers=2, dropout=0.5, batch_first=batch_first)
+        self.fc, self.batch_first = nn.Linear(4, 3), batch_first
+
+    def forward(self, x):
+        steps = x.unflatten(1, (3, 2))
+        if self.batch_first:
+            return self.fc(self.rnn(steps)[0][:, -1])
+        return self.fc(self.rnn(steps.transpose(0, 1))[0][-1])
+
+
+@pytest.mark.parametrize("make", [Tracking, Mixup, Gated, Rescaled])
+def test_what_padding_would_change_is_found(make, data):
+    model = make()
+    assert note_mixing(Model(model), data[0][:3]).cross_batch == [
+        f"the model ({type(model).__name__})"
+    ]
+
+
+def test_a_batch_norm_is_found_where_the_first_examples_are_alike(data):
+    same = data[0][:1].expand(3, 6)
+    assert note_mixing(Model(Mixing()), same).cross_batch == ["the model (Mixing)"]
+
+
+def attentive():
+    layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.3, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (1, 6)), layer, nn.Flatten(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("make", [lambda: Last(True), lambda: Last(False), attentive])
+def test_what_keeps_examples_apart_is_not_taken_for_mixing(make, data):
+    assert note_mixing(Model(make()), data[0][:3]).cross_batch == []
 
 
 def normed():
@@ -114,9 +193,11 @@ def divided(*sizes):
 def test_batch_norm_and_a_single_example_are_refused_by_client():
     test = divided(9)[0]
     settings = {k: v for k, v in SETTINGS.items() if k not in ("clients", "partition")}
-    with pytest.raises(InputError, match=r"client 2 holds 9 examples.*batches of 8.*and 1 cannot"):
+    with pytest.raises(
+        InputError, match=r"client 2 holds 9 .*batches of 8.*1 \(BatchNorm1d\) cannot"
+    ):
         fit(normed(), divided(10, 8, 9), test, fill="none", **settings)
-    with pytest.raises(InputError, match="client 1 holds 1 example, and 1 cannot"):
+    with pytest.raises(InputError, match=r"client 1 holds 1 example: 1 \(BatchNorm1d\) cannot"):
         fit(normed(), divided(10, 1, 9), test, **settings)
     fit(normed(), divided(10, 8, 9), test, **settings)
     fit(normed(), divided(10, 8, 9), test, fill="none", steps=1, **settings | {"epochs": None})

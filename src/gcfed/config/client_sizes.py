@@ -48,11 +48,11 @@ def refuse_lone_examples(setup: Setup) -> None:
         train_output(setup, start(setup).server, loaded(tree.map(lambda v: v[first], setup.data.x)))
     except Exception as error:
         held, size = len(setup.data.parts[client]), setup.schedule.batch_size
-        left = f"{held} examples, of which batches of {size} leave one alone"
+        left = f"{held} examples, and batches of {size} leave one of them alone"
         norms = ", ".join(setup.model.cross_batch)
         raise InputError(
-            f"client {client} holds {left if held > 1 else '1 example'}, and {norms} cannot take "
-            "statistics of a single one: give every client more (min_size of a partition), choose "
+            f"client {client} holds {left if held > 1 else '1 example'}: {norms} cannot be "
+            "trained on a single one; give every client more (min_size of a partition), choose "
             "another batch_size or fill, or take GroupNorm"
         ) from error
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from gcfed.core.model import Model
+from gcfed.core.model import Model, shown
 from gcfed.core.seeding import drawn_since, generators_seeded, states
 
 RunModel = Callable[[bool, Tensor | None], Tensor]
@@ -83,7 +83,7 @@ def _noting_draws(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[list[str
     def leave(name: str, module: nn.Module, *_: Any) -> None:
         before, known = entered.pop()
         if len(found) == known and drawn_since(before):
-            found.append(f"{name or 'the model'} ({type(module).__name__})")
+            found.append(shown(name, module))
 
     with ExitStack() as hooks:
         for name, module in modules:

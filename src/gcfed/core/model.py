@@ -75,7 +75,7 @@ class Model:
         self.buffers: Tree = {
             n: b.clone() for n, b in module.named_buffers() if n not in self._keys
         }
-        self.cross_batch = [n for n, m in modules.items() if _looks_across_a_batch(m)]
+        self.cross_batch = [shown(n, m) for n, m in modules.items() if _looks_across_a_batch(m)]
         self.convolutions = [m for m in modules.values() if isinstance(m, CONVOLUTIONS)]
 
         self._features = features or getattr(module, "feature_reader", None)
@@ -111,7 +111,7 @@ class Model:
     def with_mixing(self) -> "Model":
         """A copy of the model that is known to look across a batch, in whichever of its modules."""
         twin = copy.copy(self)
-        twin.cross_batch = [type(self._original).__name__]
+        twin.cross_batch = [shown("", self._original)]
         return twin
 
     def __call__(
@@ -263,6 +263,11 @@ def _left(buffers: Tree, values: Mapping[str, Any]) -> Tree:
                 f"{kind}: a buffer keeps its shape and its dtype"
             )
     return {name: values[name] for name in buffers}
+
+
+def shown(name: str, module: nn.Module) -> str:
+    """A module inside a model as messages name it: by its path and its class."""
+    return f"{name or 'the model'} ({type(module).__name__})"
 
 
 def _linears(module: nn.Module) -> list[str]:

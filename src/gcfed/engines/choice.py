@@ -82,7 +82,7 @@ def _auto(model: Model, batch_size: int, precision: Precision, own_draws: Sequen
         return _chosen(Sequential, "one core, one client at a time")
     if model.cross_batch:
         norms = ", ".join(model.cross_batch)
-        return _chosen(Sequential, f"batch statistics ({norms}) cannot be padded")
+        return _chosen(Sequential, f"{norms} looks across a batch, which cannot be padded")
     if own_draws:
         return _chosen(Sequential, f"{', '.join(own_draws)} draws numbers of its own")
     if precision == "bf16" and fits_model(model):

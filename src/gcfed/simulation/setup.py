@@ -101,7 +101,7 @@ class Setup:
         if self.model.cross_batch and engine.pads:
             raise InputError(
                 f"the {self.chosen.name} engine cannot train {', '.join(self.model.cross_batch)}: "
-                "ragged batches are padded, and batch statistics would count the padding; "
+                "ragged batches are padded, and what looks across a batch would see the padding; "
                 "use GroupNorm, or the sequential or workers engine"
             )
         if self.own_draws and engine.pads:
