@@ -213,3 +213,11 @@ def test_hyper_parameters_of_functions_classes_and_objects():
         MODELS.parse("function_of(width=1)")
     assert MODELS.canonical("function_of(deep=True)") == "function_of(width=3, deep=True)"
     assert MODELS.describe("net_of_names") == ""  # not nn.Module's
+
+
+def test_a_plugin_that_was_imported_is_not_run_again(tmp_path, monkeypatch):
+    (tmp_path / "imported_first.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("imported_first")
+    assert load_plugin(tmp_path / "imported_first.py") is module
+    assert ALGORITHMS["slow"] is module.Slow

@@ -8,6 +8,7 @@ dataclass, and of any other callable the parameters that have a default or go by
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
@@ -36,8 +37,8 @@ class Registry(Generic[T]):
     def register(self, name: str, *, numerics: int = 1) -> Callable[[F], F]:
         """Decorate a callable so that ``name`` stands for it; a name may be taken once.
 
-        The same definition made again, as by a notebook's cell that is run twice or by a module
-        that is reloaded, replaces the earlier one.
+        The same definition made again, as by a module that is reloaded, replaces the earlier one.
+        So does anything that a notebook or a prompt defines, what it defined before.
 
         ``numerics`` goes up by one whenever the same text begins to give other numbers, be it by
         other code or by another default.  Runs made before are then not taken for runs made after.
@@ -189,8 +190,18 @@ def hyper_parameters(entry: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _is_made_again(new: object, old: object) -> bool:
-    """Whether two objects come of one definition, which was run twice."""
-    return new is not old and _origin(new) is not None and _origin(new) == _origin(old)
+    """Whether two objects come of one definition, which was run twice, or of a notebook."""
+    if new is old:
+        return False
+    typed = all(getattr(entry, "__module__", None) == "__main__" for entry in (new, old))
+    if typed and _is_interactive():
+        return True
+    return _origin(new) is not None and _origin(new) == _origin(old)
+
+
+def _is_interactive() -> bool:
+    """Whether the program is typed as it runs, in a notebook or at a prompt."""
+    return not hasattr(sys.modules["__main__"], "__file__")
 
 
 def _origin(entry: object) -> tuple[str, str] | None:

@@ -14,17 +14,26 @@ from gcfed.errors import InputError, reason
 GROUP = "gcfed.plugins"
 """The packaging entry point whose modules are imported: each registers what it has."""
 
+PREFIX = "gcfed_plugin_"
+"""How the names of modules begin that are made of plugins here."""
+
 _loaded: dict[Path, ModuleType] = {}
 
 
 def load_plugin(path: str | Path) -> ModuleType:
-    """Run a Python file, once, so that it registers what it has."""
+    """Run a Python file, once, so that it registers what it has.
+
+    One that the program has imported, or that is the program itself, has done so already.
+    """
     file = Path(path).expanduser().resolve()
     if file in _loaded:
         return _loaded[file]
+    for name, imported in list(sys.modules.items()):
+        if not name.startswith(PREFIX) and _is_of(imported, file):
+            return imported
     if not file.is_file():
         raise InputError(f"there is no plugin {path}")
-    name = f"gcfed_plugin_{file.stem}_{len(_loaded)}"
+    name = f"{PREFIX}{file.stem}_{len(_loaded)}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise InputError(f"the plugin {path} is not a Python file: its name ends in .py")
@@ -37,6 +46,14 @@ def load_plugin(path: str | Path) -> ModuleType:
         raise InputError(f"the plugin {path} cannot be run: {reason(error)}") from error
     _loaded[file] = module
     return module
+
+
+def _is_of(module: object, file: Path) -> bool:
+    """Whether a module was made of a file; some that load lazily have no attributes to ask for."""
+    found = getattr(module, "__dict__", {}).get("__file__")
+    return (
+        isinstance(found, str) and Path(found).name == file.name and Path(found).resolve() == file
+    )
 
 
 def load_plugins(paths: Iterable[str | Path]) -> None:
