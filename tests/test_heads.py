@@ -16,12 +16,12 @@ pytestmark = pytest.mark.usefixtures("float32")
 
 
 class Net(nn.Module):
-    """Layers ``a`` and ``b`` of which ``forward`` makes something."""
+    """Layers and parameters of which ``forward`` makes something."""
 
     def __init__(self, forward, **layers):
         super().__init__()
         for name, layer in layers.items():
-            self.add_module(name, layer)
+            setattr(self, name, layer)
         self.compute = forward
 
     def forward(self, x):
@@ -66,6 +66,32 @@ MODULES = {
             body=nn.Linear(6, 6),
         ),
         ["words.weight"],
+    ),
+    "cosines with a matrix of its own": (
+        Net(
+            lambda n, x: n.scale * F.linear(F.normalize(hidden(n, x)), F.normalize(n.classes)),
+            body=body(),
+            classes=nn.Parameter(torch.randn(3, 6)),
+            scale=nn.Parameter(torch.ones(())),
+        ),
+        ["classes"],
+    ),
+    "a table that is added": (
+        Net(
+            lambda n, x: n.last(hidden(n, x)) + n.table,
+            body=body(),
+            last=nn.Linear(6, 3),
+            table=nn.Parameter(torch.zeros(1, 3)),
+        ),
+        ["last.bias", "last.weight"],
+    ),
+    "fixed classes behind a projection": (
+        Net(
+            lambda n, x: hidden(n, x) @ n.projection @ torch.ones(5, 3),
+            body=body(),
+            projection=nn.Parameter(torch.randn(6, 5)),
+        ),
+        ["projection"],
     ),
     "a bare layer": (nn.Linear(4, 3), ["bias", "weight"]),
     "an auxiliary layer in training alone": (

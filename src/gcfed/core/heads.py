@@ -1,6 +1,6 @@
 """The head of a model, found by tracing where its logits come from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from gcfed.core.types import Inputs
 
 def trace_head(model: Model, x: Inputs) -> Model:
     """The model with the head that ``x`` shows: the last layers with weights before the logits.
+
+    A matrix that is no layer's counts too, if logits are products with it.
 
     Where several end in the logits, as the two of a distilled vision transformer do, all of them
     are the head.  A head that is declared stays, and so does any whose logits cannot be traced.
@@ -38,6 +40,7 @@ def _last_layers(model: Model, x: Inputs) -> Iterator[str]:
         out, _ = model(params, x, buffers=model.buffers, train=False)
     ends = {_node(output): name for name, output in found.items() if output.grad_fn is not None}
     weights = {w: n for n, w in params.items() if model.roles[n].kind in (*WEIGHTS, "embedding")}
+    matrices = {w: n for n, w in params.items() if w.ndim > 1 and model.roles[n].kind == "other"}
     seen, todo = set(), [out.logits.grad_fn]
     while todo:
         node = todo.pop()
@@ -50,6 +53,8 @@ def _last_layers(model: Model, x: Inputs) -> Iterator[str]:
         before: list[Any] = [other for other, _ in node.next_functions]
         if used := [name for other in before if (name := _weight(other, weights))]:
             yield from (_owner(name, model.layers) for name in used)
+        elif own := _own_matrix(node, ends.keys(), matrices):
+            yield from own
         else:
             todo += before
 
@@ -77,6 +82,31 @@ def _weight(node: Any, weights: Mapping[Tensor, str]) -> str | None:
     while node is not None and len(node.next_functions) == 1:
         node = node.next_functions[0][0]
     return weights.get(getattr(node, "variable", None))  # type: ignore[arg-type]
+
+
+def _own_matrix(product: Any, ends: Collection[Any], matrices: Mapping[Tensor, str]) -> list[str]:
+    """The parameters that are no layer's and by which a product multiplies what layers give.
+
+    Such a matrix may have been changed on its way, as a classifier by cosines does with its own.
+    """
+    if "mm" not in product.name().lower():
+        return []
+    branches = [_made_of(node, ends, matrices) for node, _ in product.next_functions]
+    return [] if None not in branches else [name for found in branches for name in found or ()]
+
+
+def _made_of(node: Any, ends: Collection[Any], matrices: Mapping[Tensor, str]) -> list[str] | None:
+    """The matrices that a branch comes from; None if the output of a layer enters it."""
+    seen, todo = set(), [node]
+    while todo:
+        node = todo.pop()
+        if node in ends:
+            return None
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [other for other, _ in node.next_functions]
+    leaves = [matrices.get(getattr(node, "variable", None)) for node in seen]  # type: ignore[arg-type]
+    return [name for name in leaves if name is not None]
 
 
 def _owner(name: str, layers: list[str]) -> str:
