@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gcfed import Config, InputError, Model, Setup, fit
 from gcfed.config.build import build
@@ -285,3 +286,20 @@ def test_a_loss_that_draws_by_numpy_is_refused(data):
 def test_a_batch_that_does_not_fit_in_memory_is_refused(data):
     with pytest.raises(InputError, match="of memory"):
         fit(nn.Linear(6, 3), data, **{**SETTINGS, "batch_size": 10**10})
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_is_refused_in_plain_words(reentrant, data):
+    body, last = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    class Saving(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.last = body, last
+
+        def forward(self, x):
+            return self.last(checkpoint(self.body, x, use_reentrant=reentrant))
+
+    with pytest.raises(InputError, match=r"by torch.func, .*checkpointing: switch it off"):
+        fit(Saving(), data, **SETTINGS)

@@ -40,6 +40,16 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind}: {name!r}{guess} There are {', '.join(quoted) or 'none'}")
 
 
+IN_PLAIN_WORDS = {
+    "data-dependent control flow": "numbers are read out of tensors, as .item() or an if does",
+    "support saved tensor hooks": "gradients are taken by torch.func, which does not know gradient "
+    "checkpointing: switch it off",
+    "must override the setup_context": "gradients are taken by torch.func, for which an "
+    "autograd.Function needs a setup_context; one is gradient checkpointing: switch it off",
+}
+"""What torch says at length and of itself, by a phrase that occurs in it."""
+
+
 def reason(error: BaseException) -> str:
     """What went wrong in code that is not gcfed's, and in which line of which file."""
     if isinstance(error, InputError):
@@ -47,8 +57,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.msg} (line {error.lineno})"
     said = str(error).strip().split("\n")[0][:300]
-    if "data-dependent control flow" in said:  # torch goes on at length, and of itself
-        said = "numbers are read out of tensors, as .item() or an if does"
+    said = next((plain for phrase, plain in IN_PLAIN_WORDS.items() if phrase in said), said)
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if not (lines := traceback.extract_tb(error.__traceback__)):
         return what

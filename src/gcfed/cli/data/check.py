@@ -16,8 +16,8 @@ def check(
     """Compare data sets with what was published.
 
     NAME is one that 'gcfed data list' shows; several may be given.  If a file is missing or
-    different, or a folder empty, the exit code is 1.  Data of your own are read:
-    "folder(path='photos')".
+    different, or a folder empty, the exit code is 1.  Data of your own, such as
+    "folder(path='photos')", are read; if they cannot be, it is 2.
     """
     from gcfed.cli.data.describe import STATUSES, is_bad, named
     from gcfed.config.materials import read_dataset
