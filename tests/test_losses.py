@@ -47,6 +47,19 @@ def steps(root):
 def bigram(shape, num_words):
     '''The logits of the next word, from a word alone.'''
     return nn.Sequential(nn.Embedding(num_words, 8), nn.Linear(8, num_words))
+
+
+@gcfed.DATASETS.register("signs")
+def signs(root):
+    '''Whether the first of four numbers is positive.'''
+    x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    return dataset_from((x, (x[:, 0] > 0).long()))
+
+
+@gcfed.MODELS.register("one_logit")
+def one_logit(shape, num_classes):
+    '''How much likelier the second class is than the first.'''
+    return nn.Linear(4, 1)
 """
 
 
@@ -260,6 +273,16 @@ def test_a_language_model_is_judged_by_its_perplexity(gcfed, plugin, tmp_path):
     assert 1 < last["test_perplexity"] < 3 and last["test_accuracy"] is None
     assert "perplexity (lower is better): mean" in gcfed("compare", "a").out
     assert gcfed("resume", "a/seed-0", "--rounds", "9").code == 0
+
+
+def test_a_classifier_of_one_logit_predicts_both_classes(plugin, tmp_path):
+    given = {**TASK, "dataset": "signs", "model": "one_logit", "loss": "bce", "lr": 0.5}
+    given |= {"metrics": ("accuracy",), "probes": ("clients(every=1)",), "plugins": (plugin,)}
+    summary = run(tiny(**given, algorithm="fedavg", rounds=6), tmp_path / "a")
+    made, x = load_run(tmp_path / "a"), draw(80, 4, seed=3)
+    assert summary["test_accuracy_last"] > 0.7
+    assert ((x[:, 0] > 0) == made.predict(x)).double().mean() > 0.7
+    assert made.probes[-1]["clients.class.1"] > 0.6
 
 
 def test_seeds_are_trained_together_by_a_loss_with_arguments(tmp_path):

@@ -93,6 +93,17 @@ def test_among_the_five_largest_logits():
     assert value(named("top5"), logits[:, :3], y % 3) == 1  # of fewer classes, among all
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+def test_one_logit_tells_label_1_from_label_0(shape, dtype):
+    logits = torch.tensor([[2.0], [-1.0], [0.5], [-3.0], [0.0]])
+    y = torch.tensor([1, 0, 0, 1, 0], dtype=dtype).reshape(shape)
+    assert value(named("accuracy"), logits, y) == pytest.approx(3 / 5)
+    assert value(named("accuracy"), logits[:, 0], y) == pytest.approx(3 / 5)
+    assert value(named("top5"), logits, y) == 1
+    assert value(named("macro_f1"), logits, y) == pytest.approx(2 / (2 + 1 + 1))
+
+
 def test_macro_f1_is_the_mean_over_classes():
     """Class 3 neither occurs nor is predicted, and class 2 is never right."""
     predicted, y = torch.tensor([0, 0, 1, 2, 1]), torch.tensor([0, 1, 1, 1, 2])

@@ -268,6 +268,43 @@ def test_labels_that_are_no_class_are_not_judged_as_one(metric, num_labels):
         fit(nn.Linear(6, num_labels), (x, y), loss="bce", metrics=[metric], **SETTINGS)
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "top5", "macro_f1"])
+@pytest.mark.parametrize(
+    "y",
+    [torch.linspace(0, 1, 40), torch.arange(40) % 7, torch.arange(40.0) - 3],
+    ids=["fractions", "whole", "negative"],
+)
+def test_numbers_are_not_judged_as_classes(metric, y):
+    x = torch.randn(40, 6)
+    with pytest.raises(InputError, match=f"metric {metric} reads labels that are 0 or 1, and the"):
+        fit(nn.Linear(6, 1), (x, y), loss="mse", metrics=[metric], **SETTINGS)
+
+
+def test_fractions_are_no_classes_of_several_logits():
+    x, y = torch.randn(40, 6), torch.linspace(0, 2, 40)
+    own = {"loss": lambda out, y: (out[:, 0] - y).square(), "metrics": ["accuracy"]}
+    with pytest.raises(InputError, match="metric accuracy reads classes, and there is the label 0"):
+        fit(nn.Linear(6, 3), (x, y), **own, **SETTINGS)
+
+
+def test_a_classifier_of_one_logit(data):
+    x, y = data[0], (data[0][:, 0] > 0).long()
+    given = {**SETTINGS, "metrics": ["accuracy", "macro_f1"], "lr": 1.0}
+    history = fit(nn.Linear(6, 1), (x, y), (x, y), loss="bce", **given)
+    with torch.no_grad():
+        right = ((history.module(x)[:, 0] > 0) == y).double().mean().item()
+    assert history["test_accuracy"][-1] == pytest.approx(right)
+    assert right > 0.7
+    with pytest.raises(InputError, match="1 logits, and there are 2 classes: loss='bce' reads one"):
+        fit(nn.Linear(6, 1), (x, y), **SETTINGS)
+
+
+def test_bce_of_labels_between_0_and_1_is_judged_by_its_loss(data):
+    y = (data[0][:, :2] > 0) * 0.8 + 0.1
+    history = fit(nn.Linear(6, 2), (data[0], y), loss="bce", **SETTINGS)
+    assert history.experiment.metric.name == "loss"
+
+
 @pytest.mark.parametrize("labels", [lambda y: y * 7, lambda y: y - 1])
 def test_bce_refuses_labels_that_are_not_between_0_and_1(labels):
     x, y = torch.randn(40, 6), (torch.rand(40, 2) > 0.5).float()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gcfed.analysis.probe import PROBES, Observation, Probe, Sight
 from gcfed.core import keys, tree
+from gcfed.core.measures import is_correct
 from gcfed.core.server import Server
 from gcfed.engines import Sequential
 from gcfed.errors import InputError
@@ -90,7 +91,7 @@ def class_accuracy(setup: Setup, server: Server, test: TestSet) -> Tensor:
     num_classes, right = setup.data.num_classes, list[Tensor]()
 
     def count(_: int, logits: Tensor, y: Tensor) -> None:
-        hits = logits.argmax(1) == y
+        hits = is_correct(logits, y)
         right.append((F.one_hot(y, num_classes) * hits[:, None]).sum(0))
 
     visit_batches(setup, [server], test, count)

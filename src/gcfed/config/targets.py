@@ -47,7 +47,15 @@ def metrics_for(
     if given:
         return as_metrics(given)
     usual = SUITED.get(loss.partition("(")[0], "accuracy" if dataset.has_classes else "loss")
+    if usual == "macro_f1" and not _are_whole(dataset):
+        usual = "loss"  # labels between 0 and 1 are neither
     return {METRICS.canonical(name): named(name) for name in config.metrics or (usual,)}
+
+
+def _are_whole(dataset: Dataset) -> bool:
+    """Whether no label is a fraction."""
+    y = dataset.train.y
+    return not y.is_floating_point() or bool((y == y.round()).all())
 
 
 def _are_numbers(dataset: Dataset) -> bool:

@@ -43,13 +43,16 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
     classes = is_cross_entropy(setup.loss) and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
-        raise InputError(f"the model gives {given} logits, and there are {needed} classes")
+        advice = ": loss='bce' reads one logit of two classes" if (given, needed) == (1, 2) else ""
+        raise InputError(f"the model gives {given} logits, and there are {needed} classes{advice}")
     _check_labels(setup.loss, dataset)
     _try_function("loss", setup.loss, logits, y)
     _try_training(setup, server, dataset.train)
     for name, metric in metrics.items():
         if isinstance(metric, Metric) and metric.of is not None:
             _try_function(f"metric {name}", metric.of, logits, y)
+            if metric.classes:
+                _check_classes(name, dataset, one_each=logits.numel() == y.numel())
         try:
             _try_metric(metric, setup, logits, y)
         except Exception as error:
@@ -61,11 +64,28 @@ def _check_labels(loss: Loss, dataset: Dataset) -> None:
     """Refuse labels that binary cross-entropy does not know, which it takes without a word."""
     if getattr(loss, "func", loss) is not bce:
         return
-    for y in (dataset.train.y, dataset.test.y):
-        counted = y if y.is_floating_point() else y[y != IGNORED]
-        if len(counted) and not 0 <= counted.min() <= counted.max() <= 1:
-            found = f"{counted.min().item():g} to {counted.max().item():g}"
+    for y in _counted_labels(dataset):
+        if len(y) and not 0 <= y.min() <= y.max() <= 1:
+            found = f"{y.min().item():g} to {y.max().item():g}"
             raise InputError(f"the loss bce reads labels from 0 to 1, and these are from {found}")
+
+
+def _check_classes(name: str, dataset: Dataset, *, one_each: bool) -> None:
+    """Refuse labels that are no classes; 0 and 1 are, where each label has one logit."""
+    for y in (labels.double() for labels in _counted_labels(dataset)):
+        wrong = y[(y != y.round()) | one_each & ((y < 0) | (y > 1))]
+        if len(wrong):
+            wanted = "labels that are 0 or 1" if one_each else "classes"
+            raise InputError(
+                f"metric {name} reads {wanted}, and there is the label {wrong[0].item():g}: name "
+                "other metrics, such as 'loss', or 'r2' and 'mae' for numbers"
+            )
+
+
+def _counted_labels(dataset: Dataset) -> list[Tensor]:
+    """The labels of train and of test examples, less those that are ignored."""
+    both = (dataset.train.y, dataset.test.y)
+    return [y if y.is_floating_point() else y[y != IGNORED] for y in both]
 
 
 def known(model: Model, dataset: Dataset, fill: Fill) -> Model:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gcfed.core.ignored import IGNORED, example_means
+from gcfed.core import measures
+from gcfed.core.ignored import example_means
 from gcfed.core.losses import as_labels, per_example
 from gcfed.errors import InputError
 from gcfed.registry import Registry
@@ -65,12 +65,14 @@ class Metric:
 
     Without ``of`` that is the run's own loss.  ``final`` makes the result, of one mean for each
     number in the rows that ``of`` gives or of the mean loss; without it, a row counts by its mean.
+    With ``classes``, labels are classes, and others are refused before a run.
     """
 
     of: PerExample | None = None
     better: Better = "higher"
     percent: bool = False
     final: Callable[[Tensor], Tensor] | None = None
+    classes: bool = False
 
     def scale(self, name: str) -> Scale:
         return Scale(name, self.better, self.percent)
@@ -155,14 +157,17 @@ METRICS: Registry[Callable[[], AnyMetric | Updated]] = Registry("metric")
 
 @METRICS.register("accuracy")
 def accuracy() -> Metric:
-    """The share of examples whose largest logit is that of their label; higher is better."""
-    return Metric(_is_correct, percent=True)
+    """The share of examples whose largest logit is that of their label; higher is better.
+
+    One logit alone tells label 1, where it is above 0, from label 0.
+    """
+    return Metric(measures.is_correct, percent=True, classes=True)
 
 
 @METRICS.register("top5")
 def top5() -> Metric:
     """The share of examples whose label is among the five largest logits; higher is better."""
-    return Metric(_is_among_five, percent=True)
+    return Metric(measures.is_among_five, percent=True, classes=True)
 
 
 @METRICS.register("macro_f1")
@@ -171,7 +176,7 @@ def macro_f1() -> Metric:
 
     A class that neither occurs nor is predicted is left out.
     """
-    return Metric(_hits_and_misses, percent=True, final=_macro_f1)
+    return Metric(measures.hits_and_misses, percent=True, final=measures.macro_f1, classes=True)
 
 
 @METRICS.register("loss")
@@ -189,7 +194,7 @@ def perplexity() -> Metric:
 @METRICS.register("mae")
 def mae() -> Metric:
     """The mean absolute error of labels that are numbers; lower is better."""
-    return Metric(_absolute_error, better="lower")
+    return Metric(measures.absolute_error, better="lower")
 
 
 @METRICS.register("r2")
@@ -198,7 +203,7 @@ def r2() -> Metric:
 
     With several outputs it is the mean over them.
     """
-    return Metric(_moments, final=_r2)
+    return Metric(measures.moments, final=measures.r2)
 
 
 def named(text: str) -> AnyMetric:
@@ -224,59 +229,3 @@ def _as_metric(metric: AnyMetric | PerExample | Updated) -> AnyMetric:
     if isinstance(metric, AnyMetric):
         return metric
     return BatchMetric(metric) if isinstance(metric, Updated) else Metric(per_example(metric))
-
-
-def _is_correct(logits: Tensor, y: Tensor) -> Tensor:
-    _check_classes(logits, y)
-    return logits.argmax(1) == y
-
-
-def _is_among_five(logits: Tensor, y: Tensor) -> Tensor:
-    _check_classes(logits, y)
-    return (logits.topk(min(5, logits.shape[1]), 1).indices == y[:, None]).any(1)
-
-
-def _check_classes(logits: Tensor, y: Tensor) -> None:
-    """Refuse labels that are no classes; a token, or a pixel, has logits and a class of its own."""
-    wanted = (len(logits), *logits.shape[2:])
-    if logits.ndim < 2 or y.shape != wanted:
-        raise InputError(
-            f"an example has logits of shape {list(logits.shape[1:])} and a label of shape "
-            f"{list(y.shape[1:])}, where classes of shape {list(wanted[1:])} belong"
-        )
-
-
-def _hits_and_misses(logits: Tensor, y: Tensor) -> Tensor:
-    """Right, wrongly predicted and missed: a column of each for every class or label."""
-    if logits.numel() == y.numel():
-        predicted, labels = (x.reshape(len(y), -1) for x in (as_labels(logits, y) > 0, y))
-        predicted, actual = predicted & (labels != IGNORED), labels > 0
-    else:
-        _check_classes(logits, y)
-        counted, num_classes = (y != IGNORED)[..., None], logits.shape[1]
-        classes = (logits.argmax(1), y.where(y != IGNORED, 0))
-        predicted, actual = ((F.one_hot(c, num_classes) > 0) & counted for c in classes)
-    found = (predicted & actual, predicted & ~actual, ~predicted & actual)
-    return torch.cat([each.reshape(len(y), -1, each.shape[-1]).sum(1) for each in found], 1)
-
-
-def _macro_f1(means: Tensor) -> Tensor:
-    right, wrong, missed = means.reshape(3, -1).unbind()
-    total = 2 * right + wrong + missed
-    return (2 * right / total)[total > 0].mean()
-
-
-def _absolute_error(outputs: Tensor, y: Tensor) -> Tensor:
-    return (as_labels(outputs, y) - y).abs()
-
-
-def _moments(outputs: Tensor, y: Tensor) -> Tensor:
-    """The squared error, the label and its square, for each output of each example."""
-    y = y.double().reshape(len(y), -1)
-    error = outputs.double().reshape(y.shape) - y
-    return torch.cat([error.square(), y, y.square()], 1)
-
-
-def _r2(means: Tensor) -> Tensor:
-    error, y, squares = means.reshape(3, -1).unbind()
-    return (1 - error / (squares - y.square())).mean()

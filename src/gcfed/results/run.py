@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gcfed.config.identity import normalised
 from gcfed.config.settings import Config, make, read
+from gcfed.core.measures import likeliest
 from gcfed.core.metrics import Scale, named
 from gcfed.display import html_table
 from gcfed.errors import InputError
@@ -160,8 +161,9 @@ class Run:
 
         Where an example has no class, or one for each of its tokens, it is what the model says.
         """
-        found = self.logits(x)
-        return found.argmax(1) if self._saved.about["num_classes"] and found.ndim == 2 else found
+        found, num_classes = self.logits(x), self._saved.about["num_classes"]
+        has_class = found.ndim == 2 and num_classes and (found.shape[1] > 1 or num_classes == 2)
+        return likeliest(found) if has_class else found
 
     @cached_property
     def _saved(self) -> SavedModel:
