@@ -97,6 +97,29 @@ def test_gpt2_with_lora_learns_the_next_token(gpt2, table):
     assert history["test_perplexity"][-1] == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["BertForTokenClassification", "BertForMaskedLM"])
+def test_a_label_at_each_place_is_learned(kind):
+    """The loss is that of transformers, where as many labels of each text count."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**SMALL, **STILL, num_attention_heads=2, num_labels=3)
+    module = getattr(transformers, kind)(config)
+    ids = torch.randint(1, 12, (30, 6))
+    labels = ids if kind == "BertForMaskedLM" else ids % 3
+    y = torch.where((torch.arange(6) + torch.arange(30)[:, None]) % 3 == 0, -100, labels)
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, y
+    settings = SETTINGS | {"loss": "token", "metrics": ["accuracy", "macro_f1", "perplexity"]}
+    one = fit(module, data, data, engine="sequential", **settings)
+    with torch.no_grad():
+        own = one.module(**data[0], labels=y)
+    assert one["test_loss"][-1] == pytest.approx(own.loss.item(), rel=1e-5)
+    assert one["test_perplexity"][-1] == pytest.approx(own.loss.exp().item(), rel=1e-5)
+    right = (own.logits.argmax(2) == y)[y != -100].double().mean().item()
+    assert one["test_accuracy"][-1] == pytest.approx(right)
+    workers = fit(module, data, data, engine="workers(processes=2)", **settings)
+    assert workers["test_loss"] == pytest.approx(one["test_loss"], rel=1e-4)
+
+
 def test_probes_look_inside(bert, table):
     history = fit(bert, table, table, engine="sequential", probes=["cka", "drift"], **SETTINGS)
     assert 0 < history["cka.new.classifier"][0] <= 1

@@ -113,6 +113,16 @@ def test_the_next_token_is_told_from_the_one_before():
     torch.testing.assert_close(found.sum() / 5, expected)
 
 
+def test_the_class_at_each_place_of_a_text():
+    logits = draw(2, 4, 5)
+    found = named_loss("token")(logits, TOKENS)
+    assert found.shape == (2, 4)
+    assert found[1, 2] == 0  # its label is -100
+    torch.testing.assert_close(
+        found.sum() / 7, F.cross_entropy(logits.flatten(0, 1), TOKENS.flatten())
+    )
+
+
 OWN = {
     "a module": nn.CrossEntropyLoss(label_smoothing=0.1),
     "a function": F.cross_entropy,
@@ -147,6 +157,7 @@ WRONG = {
     r"cross_entropy\(label_smoothing=...\) is between 0 and 1": "cross_entropy(label_smoothing=2)",
     "the loss cannot read .* outputs of shape .3. and labels of shape .., where one": "mse",
     "next_token reads logits of shape": "next_token",
+    "the loss cannot read .* token reads logits of shape": "token",
 }
 
 
@@ -212,13 +223,14 @@ def test_several_labels_an_example():
         ("bce", (draw(200, 5) > 0).long()),
         ("mse", draw(200, 5)),
         ("next_token", torch.arange(1000).reshape(200, 5) % 3),
+        ("token", torch.arange(1000).reshape(200, 5) % 3),
     ],
 )
 def test_every_engine_minimises_it(text, y, data, on_every_engine):
     from gcfed import FederatedData, parse
 
-    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 15 if text == "next_token" else 5))
-    if text == "next_token":
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 15 if "token" in text else 5))
+    if "token" in text:
         module.append(nn.Unflatten(1, (5, 3)))
     task = FederatedData(data.x, y.to(torch.float64) if text == "mse" else y, list(data.parts))
     torch.set_default_dtype(torch.float64)
@@ -226,6 +238,24 @@ def test_every_engine_minimises_it(text, y, data, on_every_engine):
         parse("gcfed"), module=module.double(), data=task, loss=named_loss(text), rounds=1
     )
     assert last.losses.isfinite().all()
+
+
+PLACES = torch.where(torch.arange(160).reshape(40, 4) % 3 == 0, -100, torch.arange(4) % 2)
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss()])
+def test_cross_entropy_says_which_loss_reads_logits_at_each_place(loss):
+    with pytest.raises(InputError, match=r"'next_token' reads them.*loss='token' where"):
+        fit(nn.Linear(5, 3), (draw(40, 4, 5), PLACES), loss=loss, **SETTINGS)
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+@pytest.mark.parametrize("loss", ["token", "next_token"])
+def test_a_class_without_a_logit_is_refused(loss, wrong):
+    y = PLACES.clone()
+    y[17, 2] = wrong
+    with pytest.raises(InputError, match=f"gives 3 logits at each place.* is the label {wrong}: "):
+        fit(nn.Linear(5, 3), (draw(40, 4, 5), y), loss=loss, **SETTINGS)
 
 
 # runs

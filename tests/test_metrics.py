@@ -23,6 +23,7 @@ from gcfed import (
     run,
     sweep,
 )
+from gcfed.core.losses import named_loss
 from gcfed.core.metrics import Scale, as_metrics, named
 from gcfed.results.directory import saved_best
 
@@ -151,6 +152,21 @@ def test_tokens_with_the_label_minus_100_are_not_judged():
     assert loss == pytest.approx(((right + wrong) / 2 + right) / 2)
     assert value(named("perplexity"), logits, y, cross_entropy) == pytest.approx(np.exp(loss))
     assert np.isnan(value(named("accuracy"), logits[1:2], y[1:2]))
+
+
+def test_where_the_classes_are_the_loss_says():
+    """There are as many places as classes, so that shapes cannot tell the two apart."""
+    y = torch.tensor([[1, 0, -100], [-100, -100, -100], [0, -100, 2]])
+    predicted = torch.tensor([[1, 1, 1], [0, 0, 0], [0, 1, 2]])
+    logits = nn.functional.one_hot(predicted, 3).double()
+    at_place, next_one = named_loss("token"), named_loss("next_token")
+    assert value(named("accuracy"), logits, y, at_place) == (1 / 2 + 1) / 2
+    assert value(named("accuracy"), logits.mT, y) == (1 / 2 + 1) / 2
+    f1 = [2 / (2 + 0 + 1), 2 / (2 + 1 + 0), 1]  # class 0 is missed once, for class 1
+    assert value(named("macro_f1"), logits, y, at_place) == pytest.approx(np.mean(f1))
+    assert value(named("macro_f1"), logits.mT, y) == pytest.approx(np.mean(f1))
+    tokens = torch.tensor([[2, 1, 1], [1, 0, 1], [0, 0, -100]])
+    assert value(named("accuracy"), logits, tokens, next_one) == (1 + 1 / 2 + 1) / 3
 
 
 def test_of_a_plain_function_higher_is_better():

@@ -14,8 +14,8 @@ from gcfed.errors import InputError
 GIVEN = "given"
 """What a config calls a loss that a program passes itself."""
 
-SUITED = {"mse": "r2", "bce": "macro_f1", "next_token": "perplexity"}
-"""The metric that suits a loss, where it is neither accuracy nor the loss itself."""
+SUITED = {"mse": "r2", "bce": "macro_f1", "next_token": "perplexity", "token": "accuracy"}
+"""The metric that suits a loss, where its name alone says so."""
 
 
 def loss_text(config: Config, dataset: Dataset, given: Loss | None) -> str:

@@ -12,7 +12,7 @@ from gcfed.core.batches import Fill
 from gcfed.core.heads import trace_head
 from gcfed.core.ignored import IGNORED
 from gcfed.core.lazy import LazyInputs, loaded
-from gcfed.core.losses import Loss, bce, is_cross_entropy
+from gcfed.core.losses import Loss, bce, is_cross_entropy, next_token, token
 from gcfed.core.metrics import AnyMetric, Metric, PerExample
 from gcfed.core.mixing import note_mixing
 from gcfed.core.model import Model
@@ -46,11 +46,12 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
         advice = ": loss='bce' reads one logit of two classes" if (given, needed) == (1, 2) else ""
         raise InputError(f"the model gives {given} logits, and there are {needed} classes{advice}")
     _check_labels(setup.loss, dataset)
+    _check_places(setup.loss, dataset, logits.shape[-1])
     _try_function("loss", setup.loss, logits, y)
     _try_training(setup, server, dataset.train)
     for name, metric in metrics.items():
         if isinstance(metric, Metric) and metric.of is not None:
-            _try_function(f"metric {name}", metric.of, logits, y)
+            _try_function(f"metric {name}", metric.of, *metric.pair(logits, y, setup.loss))
             if metric.classes:
                 _check_classes(name, dataset, one_each=logits.numel() == y.numel())
         try:
@@ -68,6 +69,19 @@ def _check_labels(loss: Loss, dataset: Dataset) -> None:
         if len(y) and not 0 <= y.min() <= y.max() <= 1:
             found = f"{y.min().item():g} to {y.max().item():g}"
             raise InputError(f"the loss bce reads labels from 0 to 1, and these are from {found}")
+
+
+def _check_places(loss: Loss, dataset: Dataset, num_logits: int) -> None:
+    """Refuse classes at places of a text that have no logit."""
+    if loss not in (token, next_token):
+        return
+    for y in _counted_labels(dataset):
+        wrong = y[(y < 0) | (y >= num_logits)]
+        if len(wrong):
+            raise InputError(
+                f"the model gives {num_logits} logits at each place, for labels from 0, and there "
+                f"is the label {wrong[0].item():g}: one that is not to count is {IGNORED}"
+            )
 
 
 def _check_classes(name: str, dataset: Dataset, *, one_each: bool) -> None:
@@ -190,8 +204,15 @@ def _first_line(error: Exception) -> str:
 
 
 def _advice_on_labels(logits: Tensor, y: Tensor) -> str:
-    """What to do about labels that are several whole numbers, one for each logit."""
-    if y.is_floating_point() or y.ndim == 1 or logits.shape != y.shape:
+    """What to do about labels that are several whole numbers: one for each logit, or each place."""
+    if y.is_floating_point() or y.ndim == 1:
+        return ""
+    if logits.ndim == 3 and logits.shape[:2] == y.shape:
+        return (
+            ". These look like logits for each place of a text: loss='next_token' reads them where "
+            "they are of the token that follows, loss='token' where each place has its own label"
+        )
+    if logits.shape != y.shape:
         return ""
     return ". An example has several labels: if each is 0 or 1, loss='bce' reads them"
 

@@ -51,7 +51,30 @@ def next_token(logits: Tensor, y: Tensor) -> Tensor:
             "next_token reads logits of shape [examples, tokens, words] and as many tokens, at "
             f"least two; not {list(logits.shape)} and {list(y.shape)}"
         )
-    return F.cross_entropy(logits[:, :-1].mT, y[:, 1:], reduction="none")
+    return F.cross_entropy(*by_class(next_token, logits, y), reduction="none")
+
+
+@LOSSES.register("token")
+def token(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of a class at each place of a text, such as a word that was masked.
+
+    Logits are [examples, places, classes].  A place whose label is -100 has no loss.
+    """
+    if logits.ndim != 3 or logits.shape[:2] != y.shape:
+        raise InputError(
+            "token reads logits of shape [examples, places, classes] and a class at each place; "
+            f"not {list(logits.shape)} and {list(y.shape)}"
+        )
+    return F.cross_entropy(*by_class(token, logits, y), reduction="none")
+
+
+def by_class(loss: Loss, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits with classes on axis 1 and the labels that they are for, as a loss pairs them."""
+    if loss is token:
+        return logits.mT, y
+    if loss is next_token:
+        return logits[:, :-1].mT, y[:, 1:]
+    return logits, y
 
 
 def named_loss(text: str) -> Loss:

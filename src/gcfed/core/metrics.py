@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcfed.core import measures
 from gcfed.core.ignored import example_means
-from gcfed.core.losses import as_labels, per_example
+from gcfed.core.losses import as_labels, by_class, per_example
 from gcfed.errors import InputError
 from gcfed.registry import Registry
 
@@ -65,7 +65,8 @@ class Metric:
 
     Without ``of`` that is the run's own loss.  ``final`` makes the result, of one mean for each
     number in the rows that ``of`` gives or of the mean loss; without it, a row counts by its mean.
-    With ``classes``, labels are classes, and others are refused before a run.
+    With ``classes``, labels are classes, and others are refused before a run; ``of`` then gets
+    logits with the classes on axis 1, wherever the loss has them.
     """
 
     of: PerExample | None = None
@@ -77,12 +78,17 @@ class Metric:
     def scale(self, name: str) -> Scale:
         return Scale(name, self.better, self.percent)
 
+    def pair(self, logits: Tensor, y: Tensor, loss: PerExample) -> tuple[Tensor, Tensor]:
+        """The logits and labels that ``of`` gets."""
+        return by_class(loss, logits, y) if self.classes else (logits, y)
+
     def columns(self, logits: Tensor, y: Tensor, loss: PerExample) -> tuple[Tensor, ...]:
         """What is to be averaged over examples: a column for each of the means of `final`.
 
         The first column, before these, says which examples count: all but those whose labels are
         all ignored (see `gcfed.core.ignored`).
         """
+        logits, y = self.pair(logits, y, loss)
         values = (self.of or loss)(logits, y).double()
         everything = torch.ones(len(y), dtype=torch.float64, device=values.device)
         if self.of is not None and self.final is not None:
