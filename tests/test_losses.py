@@ -148,6 +148,12 @@ WRONG = {
     "CrossEntropyLoss with weights of classes divides by the weights": nn.CrossEntropyLoss(
         weight=torch.ones(3)
     ),
+    "CrossEntropyLoss has ignore_index=0, .* set such labels to -100": nn.CrossEntropyLoss(
+        ignore_index=0
+    ),
+    "NLLLoss has ignore_index=-1, .* set such labels to -100": nn.NLLLoss(
+        ignore_index=-1, reduction="none"
+    ),
     r"loss=MSELoss is a class: write loss=MSELoss\(\)": nn.MSELoss,
     "the loss gives one value for a batch": lambda out, y: F.cross_entropy(out, y),
     r"the loss gives \[3, 3\] values for 3 examples.*broadcast": lambda out, y: F.mse_loss(

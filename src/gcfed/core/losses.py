@@ -9,12 +9,16 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gcfed.core.ignored import IGNORED
 from gcfed.errors import InputError
 from gcfed.registry import Registry
 from gcfed.values import check_range
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """The loss of each example (or of each of its tokens), from logits and labels."""
+
+OF_CLASSES = nn.CrossEntropyLoss, nn.NLLLoss
+"""Torch's losses that have weights of classes, and a label to ignore."""
 
 LOSSES: Registry[Callable[..., Tensor]] = Registry("loss")
 """Functions of logits and labels that give a loss, or several, for each example."""
@@ -91,18 +95,22 @@ def per_example(loss: Any) -> Loss:
     """
     if isinstance(loss, type):
         raise InputError(f"loss={loss.__name__} is a class: write loss={loss.__name__}()")
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, OF_CLASSES) and loss.ignore_index != IGNORED:
+        raise InputError(
+            f"{name} has ignore_index={loss.ignore_index}, and gcfed leaves out labels of {IGNORED} "
+            f"alone, in metrics too: set such labels to {IGNORED}, or leave the example out if it "
+            "has no other"
+        )
     reduction = _reduction(loss)
     if reduction is None or reduction == "none":
         return loss  # type: ignore[no-any-return]
-    name = getattr(loss, "__name__", type(loss).__name__)
     if reduction != "mean":
         raise InputError(
             f"{name} has reduction={reduction!r}, and gcfed takes the mean over examples: "
             "give it reduction='none'"
         )
-    if getattr(loss, "weight", None) is not None and isinstance(
-        loss, nn.CrossEntropyLoss | nn.NLLLoss
-    ):
+    if isinstance(loss, OF_CLASSES) and loss.weight is not None:
         raise InputError(
             f"{name} with weights of classes divides by the weights in a batch, and gcfed by its "
             "number of examples: if that is what you want, give it reduction='none'"
