@@ -194,6 +194,20 @@ def test_where_gc_does_not_suit_it_is_said_and_fedavg_is_the_default(capsys):
     assert "\nfedavg: the labels are no classes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("loss", "metric"),
+    [("mse", "r2"), (nn.L1Loss(), "loss"), (nn.functional.l1_loss, "loss")],
+    ids=["named", "module", "function"],
+)
+def test_whole_numbers_are_no_classes_to_a_loss_of_numbers(loss, metric, capsys):
+    layers = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1), nn.Flatten(0))
+    ages = torch.randn(60, 4), torch.arange(60) % 9
+    history = fit(layers, ages, loss=loss, partition="iid", **SETTINGS)
+    assert history.experiment.config.algorithm == "fedavg"
+    assert history.experiment.metric.name == metric
+    assert "\nfedavg: the loss is of numbers, and GC-Fed is" in capsys.readouterr().err
+
+
 def test_the_default_is_gcfed_where_it_suits(module, train, test, capsys):
     history = fit(module, train, test, **SETTINGS)
     assert history.experiment.config.algorithm.startswith("gcfed(")

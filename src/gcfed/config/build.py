@@ -161,7 +161,7 @@ def build(
         initial = model.params
         if beside and _alike(model, beside.setup.model):
             model = beside.setup.model
-    choice = suited(model, dataset) if given.any_algorithm else None
+    choice = suited(model, dataset, loss) if given.any_algorithm else None
     setup = Setup(
         algorithm=parse(choice.algorithm) if choice else algorithm,
         model=model,
@@ -182,7 +182,7 @@ def build(
     )
     for probe in probes.values():
         probe.check(setup)
-    metrics = metrics_for(config, names["loss"], dataset, given.metrics)
+    metrics = metrics_for(config, names["loss"], loss, dataset, given.metrics)
     if not tried:
         try_model(setup, dataset, metrics)
     refuse_lone_examples(setup)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from gcfed.core.losses import Loss, is_of_numbers
 from gcfed.core.model import Model
 from gcfed.core.roles import head_is_all
 from gcfed.data import Dataset
@@ -14,12 +15,14 @@ class Suited(NamedTuple):
     reason: str
 
 
-def suited(model: Model, dataset: Dataset) -> Suited:
-    """GC-Fed, or FedAvg where gradient centralization does not suit the model or the labels."""
+def suited(model: Model, dataset: Dataset, loss: Loss) -> Suited:
+    """GC-Fed, or FedAvg where it suits neither the model nor the labels, or not the loss."""
     if head_is_all(model.roles):
         return Suited(
             "fedavg", "the model trains nothing before its head, and GC would hold that back"
         )
     if not dataset.has_classes:
         return Suited("fedavg", "the labels are no classes, and GC-Fed is made for classification")
+    if is_of_numbers(loss):
+        return Suited("fedavg", "the loss is of numbers, and GC-Fed is made for classification")
     return Suited("gcfed", "the model has layers before its head, and the labels are classes")

@@ -6,7 +6,14 @@ import torch
 from torch import nn
 
 from gcfed.config.settings import Config
-from gcfed.core.losses import LOSSES, Loss, is_cross_entropy, named_loss, per_example
+from gcfed.core.losses import (
+    LOSSES,
+    Loss,
+    is_cross_entropy,
+    is_of_numbers,
+    named_loss,
+    per_example,
+)
 from gcfed.core.metrics import METRICS, AnyMetric, Metrics, as_metrics, named
 from gcfed.data import Dataset
 from gcfed.errors import InputError
@@ -41,12 +48,13 @@ def make_loss(text: str, dataset: Dataset, given: Loss | None) -> Loss:
 
 
 def metrics_for(
-    config: Config, loss: str, dataset: Dataset, given: Metrics | None
+    config: Config, text: str, loss: Loss, dataset: Dataset, given: Metrics | None
 ) -> dict[str, AnyMetric]:
-    """The metrics that are given or named, or else what suits the loss and the labels."""
+    """The metrics that are given or named, or else what suits the labels and the loss."""
     if given:
         return as_metrics(given)
-    usual = SUITED.get(loss.partition("(")[0], "accuracy" if dataset.has_classes else "loss")
+    classified = dataset.has_classes and not is_of_numbers(loss)
+    usual = SUITED.get(text.partition("(")[0], "accuracy" if classified else "loss")
     if usual == "macro_f1" and not _are_whole(dataset):
         usual = "loss"  # labels between 0 and 1 are neither
     return {METRICS.canonical(name): named(name) for name in config.metrics or (usual,)}

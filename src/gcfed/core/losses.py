@@ -98,9 +98,9 @@ def per_example(loss: Any) -> Loss:
     name = getattr(loss, "__name__", type(loss).__name__)
     if isinstance(loss, OF_CLASSES) and loss.ignore_index != IGNORED:
         raise InputError(
-            f"{name} has ignore_index={loss.ignore_index}, and gcfed leaves out labels of {IGNORED} "
-            f"alone, in metrics too: set such labels to {IGNORED}, or leave the example out if it "
-            "has no other"
+            f"{name} has ignore_index={loss.ignore_index}, and gcfed leaves out labels of "
+            f"{IGNORED} alone, in metrics too: set such labels to {IGNORED}, or leave the example "
+            "out if it has no other"
         )
     reduction = _reduction(loss)
     if reduction is None or reduction == "none":
@@ -136,6 +136,13 @@ def is_cross_entropy(loss: Loss) -> bool:
     """Whether a loss is cross-entropy, ours or torch's, whatever its arguments."""
     function = getattr(loss, "func", loss)
     return function in (cross_entropy, F.cross_entropy) or isinstance(loss, nn.CrossEntropyLoss)
+
+
+def is_of_numbers(loss: Loss) -> bool:
+    """Whether a loss, ours or torch's, measures how far outputs are from labels."""
+    functions = mse, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss
+    modules = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss
+    return getattr(loss, "func", loss) in functions or isinstance(loss, modules)
 
 
 def as_labels(outputs: Tensor, y: Tensor) -> Tensor:
