@@ -260,6 +260,34 @@ def test_a_loss_that_stretches_labels_over_outputs_is_refused(data):
         fit(nn.Linear(6, 1), (x, x.sum(1)), loss=lambda out, y: (out - y).square(), **SETTINGS)
 
 
+class Tokens(nn.Module):
+    """Has a mistake in its second layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(7, 4), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.fc(self.embed(x).mean(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weights_of_half_precision_are_to_be_made_floats(dtype, data):
+    with pytest.raises(InputError, match=r"are float32 and the weights .*float16: give module.flo"):
+        fit(nn.Linear(6, 3).to(dtype), data, **SETTINGS)
+    fit(nn.Linear(6, 3).to(dtype).float(), data, precision="bf16", **SETTINGS)  # as advised
+
+
+def test_another_dtype_is_advised_only_where_it_helps(data):
+    x, y = torch.arange(300).reshape(60, 5) % 7, data[1]
+    with pytest.raises(InputError, match=r"cannot be multiplied \(3x4 and 5x3\)$"):
+        fit(Tokens(), (x, y), **SETTINGS)
+    with pytest.raises(
+        InputError, match=r"int64: features are floats.* x.to\(torch.float32\) of a"
+    ):
+        fit(nn.Linear(5, 3), (x, y), **SETTINGS)
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "top5"])
 @pytest.mark.parametrize("num_labels", [2, 3, 5])
 def test_labels_that_are_no_class_are_not_judged_as_one(metric, num_labels):

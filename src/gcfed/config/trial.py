@@ -38,7 +38,7 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
     except Exception as error:
         raise InputError(
             f"the model cannot read an example of {_shapes(x)}: {_first_line(error)}"
-            f"{_advice(x, next(iter(server.params.values())).dtype)}"
+            f"{_advice(setup, server, x)}"
         ) from error
     classes = is_cross_entropy(setup.loss) and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
@@ -217,15 +217,24 @@ def _advice_on_labels(logits: Tensor, y: Tensor) -> str:
     return ". An example has several labels: if each is 0 or 1, loss='bce' reads them"
 
 
-def _advice(x: Inputs, wanted: torch.dtype) -> str:
-    """What to do about inputs that are not of the dtype of the weights.
-
-    Whole numbers only a model that wants tokens can read.
-    """
+def _advice(setup: Setup, server: Server, x: Inputs) -> str:
+    """What to do about inputs of another dtype than the weights, if nothing else is wrong."""
+    wanted = next(iter(server.params.values())).dtype
     if isinstance(x, dict) or x.dtype == wanted:
         return ""
-    weights = "features are floats" if wanted == torch.float32 else f"weights are {_name(wanted)}"
-    return f". Its numbers are {_name(x.dtype)}: {weights}, so give x.astype('{_name(wanted)}')"
+    try:
+        evaluation.predict(setup, server, x.to(wanted))
+    except Exception:  # then another dtype would not help
+        return ""
+    given, kept = _name(x.dtype), _name(wanted)
+    if wanted not in (torch.float32, torch.float64):  # fit reads numbers as one of these
+        return (
+            f". Its numbers are {given} and the weights {kept}: give module.float(), and "
+            "precision='bf16' to have products computed in bfloat16"
+        )
+    wants = f"weights are {kept}" if x.is_floating_point() else "features are floats"
+    give = f"x.astype('{kept}'), or x.to(torch.{kept}) of a tensor"
+    return f". Its numbers are {given}: {wants}, so give {give}"
 
 
 def _name(dtype: torch.dtype) -> str:
