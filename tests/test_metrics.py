@@ -211,6 +211,15 @@ def test_a_regression_is_judged_by_r2(numbers):
     assert list(given.records[0]) == list(named_r2.records[0])
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_r2_of_labels_that_are_all_the_same_has_no_value(width):
+    x, y = torch.randn(60, 4), torch.randn(60, width)
+    same = torch.cat([torch.full((60, 1), 3.0), y[:, 1:]], 1)  # one output of two is enough
+    with pytest.warns(UserWarning, match="labels of an output are all the same, so that R2 has no"):
+        history = fit(nn.Linear(4, width), (x, y), (x, same), **SETTINGS)
+    assert history["test_r2"] == []
+
+
 def test_without_classes_the_loss_is_what_counts(numbers):
     history = fit(nn.Linear(4, 1), numbers, loss=squares, **SETTINGS)
     assert history.experiment.metric == LOSS

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcfed.core import keys, tree
+from gcfed.core import keys, measures, tree
 from gcfed.core.batches import Fill
 from gcfed.core.heads import trace_head
 from gcfed.core.ignored import IGNORED
@@ -59,6 +59,18 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
         except Exception as error:
             said = f"metric {name} cannot judge outputs of shape {list(logits.shape[1:])}"
             raise InputError(f"{said}: {_first_line(error)}") from error
+    _warn_of_equal_labels(metrics, dataset.test.y)
+
+
+def _warn_of_equal_labels(metrics: Mapping[str, AnyMetric], y: Tensor) -> None:
+    """Warn that R2 has no value, where labels have no variance that could be explained."""
+    judged = any(isinstance(m, Metric) and m.final is measures.r2 for m in metrics.values())
+    if judged and (y == y[:1]).reshape(len(y), -1).all(0).any():
+        warnings.warn(
+            "the test labels of an output are all the same, so that R2 has no value: judge by loss "
+            "or mae, or give other test examples",
+            stacklevel=4,
+        )
 
 
 def _check_labels(loss: Loss, dataset: Dataset) -> None:
