@@ -16,7 +16,7 @@ class Suited(NamedTuple):
 
 
 def suited(model: Model, dataset: Dataset, loss: Loss) -> Suited:
-    """GC-Fed, or FedAvg where it suits neither the model nor the labels, or not the loss."""
+    """GC-Fed, or FedAvg where that does not suit the model, the labels or the loss."""
     if head_is_all(model.roles):
         return Suited(
             "fedavg", "the model trains nothing before its head, and GC would hold that back"

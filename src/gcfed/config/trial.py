@@ -46,7 +46,7 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
         advice = ": loss='bce' reads one logit of two classes" if (given, needed) == (1, 2) else ""
         raise InputError(f"the model gives {given} logits, and there are {needed} classes{advice}")
     _check_labels(setup.loss, dataset)
-    _check_places(setup.loss, dataset, logits.shape[-1])
+    _check_places(setup.loss, dataset, logits)
     _try_function("loss", setup.loss, logits, y)
     _try_training(setup, server, dataset.train)
     for name, metric in metrics.items():
@@ -83,10 +83,11 @@ def _check_labels(loss: Loss, dataset: Dataset) -> None:
             raise InputError(f"the loss bce reads labels from 0 to 1, and these are from {found}")
 
 
-def _check_places(loss: Loss, dataset: Dataset, num_logits: int) -> None:
+def _check_places(loss: Loss, dataset: Dataset, logits: Tensor) -> None:
     """Refuse classes at places of a text that have no logit."""
-    if loss not in (token, next_token):
+    if loss not in (token, next_token) or logits.ndim != 3:
         return
+    num_logits = logits.shape[2]
     for y in _counted_labels(dataset):
         wrong = y[(y < 0) | (y >= num_logits)]
         if len(wrong):
