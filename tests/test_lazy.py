@@ -225,6 +225,48 @@ def test_two_fits_are_the_same_and_leave_no_process(module):
     assert said in plan(one.experiment)
 
 
+class NoisyRows(Noisy):
+    """The same examples as dicts, with what ``also`` names beside them."""
+
+    def __init__(self, draw=float, also=(), size=60):
+        super().__init__(draw, size)
+        self.also = dict.fromkeys(also, 1.0)
+
+    def __getitem__(self, i):
+        x, label = super().__getitem__(i)
+        return {"pixel_values": x, "labels": label, **self.also}
+
+
+def test_dicts_of_one_input_may_be_random_or_lazy(module):
+    one, other = (fit(module, NoisyRows(random.random), **SETTINGS) for _ in range(2))
+    assert one.records == other.records
+    x = one.experiment.dataset.train.x
+    assert isinstance(x, LazyInputs) and x.reader.why == "their transforms are random"
+    lazy = dataset_from(Lazy(NoisyRows(), processes=0), NoisyRows())
+    assert isinstance(lazy.train.x, LazyInputs) and torch.equal(loaded(lazy.train.x), lazy.test.x)
+    source = NoisyRows(random.random)
+    source.targets = LABELS.tolist()
+    assert lazily(source).train.y.tolist() == LABELS.tolist() and len(source.reads) < 50
+    by_name = Lazy(NoisyRows(also=["w"]), processes=0)
+    assert isinstance(dataset_from(by_name, columns=("w", "labels")).train.x, LazyInputs)
+
+
+def test_several_inputs_by_name_are_neither_random_nor_lazy():
+    both = {"columns": (("pixel_values", "w"), "labels")}
+    said = "train: texts, and several inputs by name, are read once before training, and "
+    for draw in GENERATORS.values():
+        with pytest.raises(InputError, match=said + "pixel_values, w are drawn anew at every"):
+            dataset_from(NoisyRows(draw, also=["w"]), **both)
+    later = NoisyRows(also=["w"])
+    later.draw = lambda: by_torch() if later.reads[-1] == 50 else 0.0
+    with pytest.raises(InputError, match="draw them once before training"):
+        dataset_from(later, **both)
+    with pytest.raises(InputError, match="train example 0 is another each time that it is read"):
+        dataset_from(NoisyRows(np.random.default_rng(0).random, also=["w"]), **both)
+    with pytest.raises(InputError, match="are Lazy: give the dataset itself, without Lazy"):
+        dataset_from(Lazy(NoisyRows(also=["w"]), processes=0), **both)
+
+
 class Locked(Dataset):
     """Cannot be pickled."""
 
@@ -335,6 +377,60 @@ def test_a_hugging_face_dataset_may_be_random_or_lazy():
     assert ((loaded(data.train.x) - data.test.x).std(1) < 1e-6).all()
     lazy = dataset_from(Lazy(table, processes=0), table).train
     assert torch.equal(loaded(lazy.x), data.test.x) and lazy.y.tolist() == LABELS.tolist()
+
+
+@pytest.mark.slow
+def test_a_hugging_face_dataset_is_what_its_transform_makes():
+    datasets = pytest.importorskip("datasets")
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}
+    )
+    columns = {"image": list(images), "label": [0, 1] * 6}
+    table = datasets.Dataset.from_dict(columns, features)
+
+    def with_noise(rows):
+        values = [torch.tensor(np.array(v)).float() for v in rows["image"]]
+        noisy = [v.movedim(-1, 0) + torch.rand(()) for v in values]
+        return {"pixel_values": noisy, "label": rows["label"]}
+
+    def beside(rows):
+        return {**rows, **with_noise(rows)}
+
+    for transform in (with_noise, beside):
+        data = dataset_from(table.with_transform(transform))
+        assert isinstance(data.train.x, LazyInputs) and data.class_names == ("a", "b")
+        assert data.train.x.shape == (10, 3, 8, 8) and data.train.x.dtype == torch.float32
+    named = table.with_transform(with_noise)
+    same = dataset_from(named, columns=("pixel_values", "label"))
+    assert torch.equal(loaded(same.train.x), loaded(data.train.x))
+    with pytest.raises(InputError, match="unknown column of the train data: 'image'"):
+        dataset_from(named, columns=("image", "label"))
+    with pytest.raises(InputError, match=r"train example 0 cannot be read: .*ZeroDivisionError"):
+        dataset_from(table.with_transform(lambda rows: 1 / 0))
+    with pytest.raises(InputError, match="train: there are no examples"):
+        dataset_from(table.select([]).with_transform(with_noise))
+
+
+@pytest.mark.slow
+def test_texts_of_a_transform():
+    datasets = pytest.importorskip("datasets")
+    words = datasets.Dataset.from_dict({"text": ["a b", "c", "d e f"] * 4, "label": [0, 1, 0] * 4})
+
+    def tokens(rows):
+        ids = [[ord(word) - 96 for word in text.split()] for text in rows["text"]]
+        return {"input_ids": ids, "label": rows["label"]}
+
+    def random_tokens(rows):
+        found = tokens(rows)
+        return {**found, "input_ids": [[random.randint(1, 9)] for _ in found["input_ids"]]}
+
+    data = dataset_from(words.with_transform(tokens), words.with_transform(tokens))
+    assert data.train.x["input_ids"][:2].tolist() == [[1, 2, 0], [3, 0, 0]]
+    with pytest.raises(InputError, match="input_ids are drawn anew at every reading"):
+        dataset_from(words.with_transform(random_tokens))
+    with pytest.raises(InputError, match="input_ids are Lazy"):
+        dataset_from(Lazy(words.map(tokens, batched=True)))
 
 
 @pytest.mark.vision

@@ -89,6 +89,12 @@ def test_dicts_of_arrays_and_rows_that_are_dicts():
         assert torch.equal(data.train.y, table.train.y)
 
 
+def test_rows_that_lack_a_column_are_named():
+    rows = [{"input_ids": [1, 2], "label": 0}, {"input_ids": [3], "kind": 1}]
+    with pytest.raises(InputError, match="train example 1 has no label; it has input_ids, kind"):
+        dataset_from(rows)
+
+
 def test_clients_with_texts_of_different_lengths():
     long = {"input_ids": torch.ones(4, 6).long(), "attention_mask": torch.ones(4, 6).long()}
     short = {name: v[:, :2] for name, v in long.items()}

@@ -10,9 +10,10 @@ from torch import Tensor
 from gcfed.core.lazy import LazyInputs
 from gcfed.data.datasets.arrays import Collected, from_arrays
 from gcfed.data.datasets.lazy_items import Lazy, joined_lazily
-from gcfed.data.datasets.named_inputs import RowTable, from_columns, is_named_pair, joined
+from gcfed.data.datasets.named_inputs import from_columns, is_named_pair, joined
 from gcfed.data.datasets.own_files import folder_of_images
 from gcfed.data.datasets.own_items import Columns, from_items, from_table, usual_label
+from gcfed.data.datasets.own_rows import holds_dicts, is_table
 from gcfed.data.datasets.own_tables import (
     FILES,
     from_bunch,
@@ -51,10 +52,8 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
         found = from_columns(source[0], source[1], where)
     elif isinstance(source, str | Path):
         found = folder_of_images(Path(source))
-    elif _is_table(source.dataset if isinstance(source, Lazy) else source):
+    elif is_table(source.dataset if isinstance(source, Lazy) else source) or holds_dicts(source):
         found = from_table(source, where, columns)
-    elif RowTable.suits(source):
-        found = from_table(RowTable(source), where, columns)
     elif _is_by_client(source):
         _refuse_broken_pair(source)
         return _by_client(source, columns)
@@ -64,10 +63,6 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
         raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
     _check(found, where)
     return found
-
-
-def _is_table(source: Any) -> bool:
-    return all(hasattr(source, name) for name in ("features", "column_names", "__len__"))
 
 
 def _is_map_style(source: Any) -> bool:

@@ -1,15 +1,12 @@
 """Examples of several inputs by name: columns of a table, or arrays in a dict; texts are padded."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from gcfed.core.ignored import IGNORED
 from gcfed.core.lazy import LazyInputs
-from gcfed.core.seeding import generators_kept
 from gcfed.data.datasets.arrays import Collected, as_array
 from gcfed.errors import InputError
 
@@ -19,41 +16,20 @@ MASK = "attention_mask"
 TEXT = ("input_ids", MASK, "token_type_ids")
 """The columns that a tokenizer of Hugging Face makes of a text, of which a model reads all."""
 
+PIXELS = "pixel_values"
+"""The column that an image processor of Hugging Face makes of a picture."""
 
-def text_columns(names: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a tokenized text among those of a table."""
-    return tuple(name for name in TEXT if name in names) if TEXT[0] in names else ()
+
+def usual_inputs(names: Sequence[str]) -> str | tuple[str, ...] | None:
+    """The columns that a tokenizer or an image processor of Hugging Face made for a model."""
+    if TEXT[0] in names:
+        return tuple(name for name in TEXT if name in names)
+    return PIXELS if PIXELS in names else None
 
 
 def is_named_pair(source: Any) -> bool:
     """Whether this is a pair of several inputs by name, as a tokenizer gives them, and labels."""
     return isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Mapping)
-
-
-class RowTable:
-    """Rows that are dicts, such as those of a dataset made for a trainer, as a table of columns."""
-
-    def __init__(self, source: Any) -> None:
-        self.rows = [source[i] for i in range(len(source))]
-        self.column_names = list(self.rows[0])
-        self.features = dict.fromkeys(self.column_names)
-
-    @staticmethod
-    def suits(source: Any) -> bool:
-        """Whether a list or a map-style dataset holds dicts."""
-        if isinstance(source, Mapping | Tensor | np.ndarray) or not hasattr(source, "__getitem__"):
-            return False
-        if not hasattr(source, "__len__") or len(source) == 0:
-            return False
-        with generators_kept(), suppress(Exception):  # what is wrong with it shows where it is read
-            return isinstance(source[0], Mapping)
-        return False
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, key: str | int) -> Any:
-        return self.rows[key] if isinstance(key, int) else [row[key] for row in self.rows]
 
 
 def from_columns(

@@ -1,6 +1,6 @@
 """Data sets that give example by example, and tables that give row by row."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,12 +8,13 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from gcfed.core.seeding import drawn_since, states
+from gcfed.core.seeding import drawn_since, generators_kept, states
 from gcfed.data.datasets.arrays import Collected, as_array, channels_first, narrowed
 from gcfed.data.datasets.lazy_items import RANDOM, Lazy, lazily, targets
-from gcfed.data.datasets.named_inputs import from_columns, text_columns
+from gcfed.data.datasets.named_inputs import from_columns, usual_inputs
+from gcfed.data.datasets.own_rows import RowTable, is_table, is_transformed, read_item
 from gcfed.data.item_reader import Items
-from gcfed.errors import InputError, reason, unknown
+from gcfed.errors import InputError, unknown
 
 _INPUTS = ("image", "img", "x", "pixel_values", "features")
 _LABELS = ("label", "labels", "y", "target", "fine_label")
@@ -61,12 +62,7 @@ def _array_and_label(
 
 def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
     """The input and the label of an example."""
-    try:
-        item = source[i]
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{where} example {i} cannot be read: {reason(error)}") from error
+    item = read_item(source, where, i)
     if not isinstance(item, list | tuple) or len(item) != 2:
         raise InputError(f"{where} example {i} is no pair of an input and a label")
     if isinstance(item[1], list | tuple):
@@ -79,33 +75,85 @@ def _pair(source: Any, where: str, i: int) -> tuple[Any, Any]:
 
 
 def from_table(source: Any, where: str, columns: Columns) -> Collected:
-    """A Hugging Face dataset, or what has its features, column names and rows."""
-    table = source.dataset if isinstance(source, Lazy) else source
-    x = columns.x or text_columns(table.column_names) or _column(table, "Image", _INPUTS, where)
+    """A Hugging Face dataset, what has its features, column names and rows, or items like rows."""
+    given = source.dataset if isinstance(source, Lazy) else source
+    table = given if is_table(given) and not is_transformed(given) else RowTable(given, where)
+    x = columns.x or usual_inputs(table.column_names) or _column(table, "Image", _INPUTS, where)
     y = columns.y or _column(table, "ClassLabel", _LABELS, where)
     several = () if isinstance(x, str) else tuple(x)
-    for name in (*(several or [x]), y, *filter(None, [columns.client])):
+    for name in (*(several or [x]), y):
         if name not in table.column_names:
             raise unknown(f"column of the {where} data", name, table.column_names)
-    names = tuple(getattr(table.features[y], "names", ()))
-    client = np.asarray(list(table[columns.client])) if columns.client else None
     if isinstance(x, str):
-        found = _read(source, partial(_row, table, x, y), partial(_labels, table, y), where)
+        found = _read(source, partial(_row, table, where, x, y), partial(_labels, given, y), where)
+    elif isinstance(source, Lazy):
+        raise _only_in_memory(several, "Lazy", "give the dataset itself, without Lazy", where)
     else:
-        inputs = {name: list(table[name]) for name in several}
-        found = from_columns(inputs, list(table[y]), where, y_is_text=y in several)
-    return found._replace(class_names=names, client=client)
+        cells = _cells(table, several, y, where)
+        inputs = {name: cells[name] for name in several}
+        found = from_columns(inputs, cells[y], where, y_is_text=y in several)
+    names = tuple(getattr(table.features[y], "names", ()))
+    return found._replace(class_names=names, client=_clients(given, columns.client, where))
 
 
-def _labels(table: Any, y: str) -> np.ndarray:
-    """The labels of a table alone, for which a transform of whole rows is left out."""
-    untransformed = table.with_format(None) if hasattr(table, "with_format") else table
+def _cells(table: Any, several: tuple[str, ...], y: str, where: str) -> dict[str, list[Any]]:
+    """The columns of inputs and labels in memory; what is another at each reading is refused."""
+    if not isinstance(table, RowTable):
+        return {name: list(table[name]) for name in {*several, y}}
+    readers = [partial(_row, table, where, name, y) for name in several]
+    items = [Items(partial(_array_and_label, read, where), len(table), where) for read in readers]
+    is_random, before = any(each.is_random() for each in items), states()
+    cells: dict[str, list[Any]] = {name: [] for name in (*several, y)}
+    for i in () if is_random else range(len(table)):
+        row = _complete(table, where, i, tuple(cells))
+        for name, column in cells.items():
+            column.append(row[name])
+    if is_random or drawn_since(before):
+        todo = "draw them once before training, as datasets.Dataset.map does"
+        raise _only_in_memory(several, "drawn anew at every reading", todo, where)
+    return cells
+
+
+def _only_in_memory(names: Sequence[str], but: str, todo: str, where: str) -> InputError:
+    return InputError(
+        f"{where}: texts, and several inputs by name, are read once before training, and "
+        f"{', '.join(names)} are {but}: {todo}; or name one input alone, as columns=(x, y)"
+    )
+
+
+def _labels(source: Any, y: str) -> np.ndarray | None:
+    """The labels as a dataset states them, without a transform of whole rows, if it does."""
+    if y not in getattr(source, "column_names", ()):
+        return targets(source)
+    untransformed = source.with_format(None) if hasattr(source, "with_format") else source
     return np.asarray(list(untransformed[y]))
 
 
-def _row(table: Any, x: str, y: str, i: int) -> tuple[Any, Any]:
-    row = table[i]
+def _clients(source: Any, name: str | None, where: str) -> np.ndarray | None:
+    """Who holds each example, by the column ``name``."""
+    if name is None:
+        return None
+    if is_table(source):
+        if name not in source.column_names:
+            raise unknown(f"column of the {where} data", name, source.column_names)
+        return _labels(source, name)
+    with generators_kept():
+        rows = (_complete(source, where, i, (name,)) for i in range(len(source)))
+        return np.asarray([row[name] for row in rows])
+
+
+def _row(table: Any, where: str, x: str, y: str, i: int) -> tuple[Any, Any]:
+    row = _complete(table, where, i, (x, y))
     return row[x], row[y]
+
+
+def _complete(table: Any, where: str, i: int, names: Sequence[str]) -> Mapping[str, Any]:
+    """A row that has all of these columns."""
+    row: Mapping[str, Any] = read_item(table, where, i)
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise InputError(f"{where} example {i} has no {missing[0]}; it has {', '.join(row)}")
+    return row
 
 
 def _column(table: Any, kind: str, usual: Sequence[str], where: str) -> str:
