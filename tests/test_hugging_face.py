@@ -76,6 +76,25 @@ def test_bert_is_trained_by_every_engine_as_it_comes(bert, table):
     assert low["test_loss"] == pytest.approx(one["test_loss"], rel=0.02)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_padded_text_is_judged_as_it_is_alone(wrapped, table):
+    """GPT-2 looks for the end of a text by its pad token, which it has under an adapter too."""
+    transformers = pytest.importorskip("transformers")
+    size = {"vocab_size": 30, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    config = transformers.GPT2Config(**size, pad_token_id=29, bos_token_id=0, eos_token_id=0)
+    model = transformers.GPT2ForSequenceClassification(config)
+    if wrapped:
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(
+            model, peft.LoraConfig("SEQ_CLS", target_modules=["c_attn"], fan_in_fan_out=True)
+        )
+    history = fit(model, table, table, engine="sequential", algorithm="fedavg", **SETTINGS)
+    with torch.no_grad():
+        together = history.module(**history.experiment.dataset.test.x).logits
+        alone = [history.module(input_ids=torch.tensor([row])).logits[0] for row in IDS]
+    torch.testing.assert_close(together, torch.stack(alone))
+
+
 def test_gpt2_with_lora_learns_the_next_token(gpt2, table):
     """Perplexity is that of transformers' own loss, where all texts count alike."""
     peft = pytest.importorskip("peft")

@@ -45,6 +45,20 @@ def test_texts_of_different_lengths_are_padded_and_masked():
     assert data.test.x["input_ids"].shape == (1, 5)
 
 
+def test_texts_are_filled_up_with_the_token_that_is_asked_for():
+    long = Table(input_ids=[[1] * 5], label=[1])
+    mask = [[1] * len(row) for row in IDS]
+    data = dataset_from(Table(input_ids=IDS, attention_mask=mask, label=KINDS), long, pad=9)
+    assert data.train.x["input_ids"][1].tolist() == [4, 9, 9, 9, 9]
+    assert data.train.x["attention_mask"][1].tolist() == [1, 0, 0, 0, 0]
+    pair = ({"input_ids": [[3], [1, 2]], "decoder_input_ids": [[1, 2], [3]]}, [0, 1])
+    clients = dataset_from([pair, pair], pair, pad=7).train.x
+    assert clients["input_ids"].tolist() == [[3, 7], [1, 2]] * 2
+    assert clients["decoder_input_ids"].tolist() == [[1, 2], [3, 7]] * 2
+    with pytest.raises(InputError, match="pad is at least 0; not -1"):
+        dataset_from(pair, pad=-1)
+
+
 def test_columns_of_a_tokenizer_are_found_and_others_left_out():
     mask = [[1] * len(row) for row in IDS]
     table = Table(text=["a"] * 12, input_ids=IDS, attention_mask=mask, label=KINDS)
@@ -130,6 +144,27 @@ class Next(nn.Module):
     def forward(self, input_ids, attention_mask):
         hidden = self.embed(input_ids) * attention_mask[..., None]
         return {"logits": self.head(torch.tanh(hidden.cumsum(-2)))}
+
+
+class Configured(Next):
+    """Says as models of Hugging Face do with which token texts are filled up."""
+
+    def __init__(self, pad):
+        super().__init__()
+        self.config = SimpleNamespace(pad_token_id=pad)
+
+
+@pytest.mark.usefixtures("float32")
+@pytest.mark.parametrize(("pad", "filled"), [(6, 6), (None, 0), (-1, 0)])
+def test_fit_fills_texts_up_with_the_pad_token_of_the_model(pad, filled):
+    table = Table(input_ids=IDS, labels=IDS)
+    settings = {"clients": 1, "cohort": 1, "partition": "iid", "rounds": 1, "batch_size": 4}
+    settings |= {"loss": "next_token", "algorithm": "fedavg", "progress": False}
+    found = fit(Configured(pad), table, table, **settings).experiment.dataset
+    for part in (found.train, found.test):
+        assert part.x["input_ids"][1].tolist() == [4, filled, filled]
+    again = fit(Configured(pad), found, ({"input_ids": IDS}, IDS), **settings).experiment.dataset
+    assert torch.equal(again.test.x["input_ids"], found.test.x["input_ids"])
 
 
 @pytest.mark.usefixtures("float32")

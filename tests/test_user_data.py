@@ -8,7 +8,8 @@ from torch.utils.data import Subset, TensorDataset
 
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.dataset import DATASETS, Examples
-from gcfed.data.datasets.user import dataset_from, normalisation
+from gcfed.data.datasets.normalisation import normalisation
+from gcfed.data.datasets.user import dataset_from
 from gcfed.errors import InputError
 
 RNG = np.random.default_rng(0)

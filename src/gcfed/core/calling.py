@@ -35,6 +35,15 @@ def arguments(module: nn.Module, x: Inputs) -> tuple[tuple[Inputs, ...], dict[st
         return (x,), {}
 
 
+def pad_token(module: nn.Module) -> int:
+    """The token with which ``module`` wants texts filled up: its config says so, or else it is 0.
+
+    An adapter of peft has the config of the model that it wraps.
+    """
+    token = getattr(getattr(module, "config", None), "pad_token_id", None)
+    return token if isinstance(token, int) and token >= 0 else 0  # Llama's may be -1: none
+
+
 def called(module: nn.Module, x: Inputs) -> Output:
     """What ``module`` says of ``x``."""
     by_place, by_name = arguments(module, x)

@@ -49,7 +49,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
         y = columns.y or usual_label(source, where)
         found = from_frame(source, where, columns.x, y, columns.client)
     elif is_named_pair(source):
-        found = from_columns(source[0], source[1], where)
+        found = from_columns(source[0], source[1], where, columns.pad)
     elif isinstance(source, str | Path):
         found = folder_of_images(Path(source))
     elif is_table(source.dataset if isinstance(source, Lazy) else source) or holds_dicts(source):
@@ -104,7 +104,7 @@ def _is_pair_of_arrays(source: Any) -> bool:
 def _is_data_of_client(item: Any) -> bool:
     """Whether an item of a list is two arrays: the inputs and labels of a client."""
     if is_named_pair(item):
-        return np.ndim(item[1]) > 0
+        return isinstance(item[1], list | tuple) or np.ndim(item[1]) > 0
     return (
         isinstance(item, list | tuple)
         and len(item) == 2
@@ -139,7 +139,7 @@ def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
     found = [collect(part, f"client {k}", columns) for k, part in enumerate(pairs)]
     client = np.repeat(np.arange(len(found)), [len(part.y) for part in found])
     if any(isinstance(part.x, dict) for part in found):
-        return joined(found, client)
+        return joined(found, client, columns.pad)
     inputs = [part.x for part in found if not isinstance(part.x, dict)]
     shapes = {tuple(x.shape[1:]) for x in inputs}
     if len(shapes) > 1:

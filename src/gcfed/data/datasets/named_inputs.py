@@ -33,20 +33,29 @@ def is_named_pair(source: Any) -> bool:
 
 
 def from_columns(
-    columns: Mapping[str, Sequence[Any]], y: Sequence[Any], where: str, *, y_is_text: bool = False
+    columns: Mapping[str, Sequence[Any]],
+    y: Sequence[Any],
+    where: str,
+    pad: int,
+    *,
+    y_is_text: bool = False,
 ) -> Collected:
     """Examples whose inputs are ``columns``, of which one alone stays without a name.
 
-    Rows of tokens are padded with zeros to the longest, and rows of labels with labels that do not
-    count.  Padded texts get an attention mask, unless they have one.  Where the labels are the
-    texts themselves (``y_is_text``), those of padding do not count.
+    Texts are filled up with the token ``pad`` to the longest, other rows of whole numbers with
+    zeros, and rows of labels with labels that do not count.  Padded texts get an attention mask,
+    unless they have one.  Where the labels are the texts themselves (``y_is_text``), those of
+    padding do not count.
     """
     for name, given in {**columns, "labels": y}.items():
         if not hasattr(given, "__len__") or getattr(given, "ndim", 1) == 0:
             raise InputError(f"{where}: {name} are a list or an array; not {given!r:.200}")
     if not columns:
         raise InputError(f"{where}: the dict of inputs is empty")
-    x = {name: _padded(values, 0, f"{where}, {name}") for name, values in columns.items()}
+    x = {
+        name: _padded(values, _fill(name, pad), f"{where}, {name}")
+        for name, values in columns.items()
+    }
     lengths = [len(row) for row in columns.get(TEXT[0], ())]
     if MASK not in x and len(set(lengths)) > 1:
         x[MASK] = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
@@ -62,8 +71,13 @@ def from_columns(
     return Collected(x if others else first, labels)
 
 
-def same_width(parts: Sequence[Collected]) -> list[Collected]:
-    """The same texts, the shorter ones padded, so that all parts are as wide as the widest.
+def _fill(name: str, pad: int) -> int:
+    """What stands behind the shorter rows of an input."""
+    return pad if name.endswith(TEXT[0]) else 0  # decoder_input_ids are a text too
+
+
+def same_width(parts: Sequence[Collected], pad: int) -> list[Collected]:
+    """The same texts, all as wide as the widest: others are filled up with the token ``pad``.
 
     A part whose texts needed no mask gets one, if another has one or is wider.
     """
@@ -82,7 +96,7 @@ def same_width(parts: Sequence[Collected]) -> list[Collected]:
             f"a part of the data has the inputs {', '.join(first)}, and another "
             f"{', '.join(others[0])}: name the columns that all have"
         )
-    wide = {name: _widened([x[name] for x in inputs], 0) for name in first}
+    wide = {name: _widened([x[name] for x in inputs], _fill(name, pad)) for name in first}
     y = _widened([part.y for part in parts], IGNORED)
     return [
         part._replace(x={name: values[i] for name, values in wide.items()}, y=y[i])
@@ -96,9 +110,9 @@ def _by_name(part: Collected) -> dict[str, np.ndarray]:
     return part.x if isinstance(part.x, dict) else {TEXT[0]: part.x}
 
 
-def joined(parts: Sequence[Collected], client: np.ndarray) -> Collected:
+def joined(parts: Sequence[Collected], client: np.ndarray, pad: int) -> Collected:
     """The examples of several clients, whose inputs have names."""
-    parts = same_width(parts)
+    parts = same_width(parts, pad)
     inputs = list(map(_by_name, parts))
     x = {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
     return Collected(x, np.concatenate([part.y for part in parts]), parts[0].class_names, client)

@@ -23,12 +23,13 @@ _LABELS = ("label", "labels", "y", "target", "fine_label")
 class Columns(NamedTuple):
     """The columns of a table that hold inputs and labels (found by themselves) and the client.
 
-    Several inputs keep the names of their columns.
+    Several inputs keep the names of their columns.  Texts are filled up with the token ``pad``.
     """
 
     x: str | tuple[str, ...] | None = None
     y: str | None = None
     client: str | None = None
+    pad: int = 0
 
 
 def from_items(source: Any, where: str) -> Collected:
@@ -91,7 +92,7 @@ def from_table(source: Any, where: str, columns: Columns) -> Collected:
     else:
         cells = _cells(table, several, y, where)
         inputs = {name: cells[name] for name in several}
-        found = from_columns(inputs, cells[y], where, y_is_text=y in several)
+        found = from_columns(inputs, cells[y], where, columns.pad, y_is_text=y in several)
     names = tuple(getattr(table.features[y], "names", ()))
     return found._replace(class_names=names, client=_clients(given, columns.client, where))
 

@@ -11,22 +11,19 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
-from gcfed.core.lazy import LazyInputs, Stored, loaded
+from gcfed.core.lazy import LazyInputs, Stored
 from gcfed.core.types import Examples, Inputs, Transform
-from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.arrays import Collected
 from gcfed.data.datasets.collect import collect
 from gcfed.data.datasets.dataset import DATASETS, Dataset, seeded_generator
 from gcfed.data.datasets.named_inputs import same_width
+from gcfed.data.datasets.normalisation import normalisation
 from gcfed.data.datasets.own_files import arrays_of_npz, folder_of_images
 from gcfed.data.datasets.own_items import Columns
 from gcfed.errors import InputError, unknown
 from gcfed.values import check_range, checked
 
 FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
-
-SAMPLED = 1000
-"""So many images are read for the mean and deviation of those that are read lazily."""
 
 MOST_CLASSES = 1_000_000
 """More are taken for a mistake, such as an identifier in the place of a label."""
@@ -45,6 +42,7 @@ def dataset_from(
     transform: Transform | None = None,
     columns: InputsAndLabels | None = None,
     client: str | None = None,
+    pad: int = 0,
     dtype: torch.dtype = torch.float32,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -58,8 +56,8 @@ def dataset_from(
     then ``keys["client"]``.  ``columns`` names the columns of a table that hold inputs and labels,
     if they must be named: ``(("input_ids", "attention_mask"), "labels")``, say; the inputs of a
     data frame are all others where None is in their place.  Several inputs go to the model by
-    these names; texts of different lengths are padded.  A pair may have a dict of arrays as its
-    inputs.
+    these names; texts of different lengths are filled up with the token ``pad``.  A pair may have a
+    dict of arrays as its inputs.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
     Other numbers that are not whole become ``dtype``.  Without ``test``, every class (or every
@@ -80,13 +78,14 @@ def dataset_from(
     texts = tuple[str | tuple[str, ...] | None, ...] | None
     x, y = checked("columns", columns, texts) or (None, None)
     train, test = _both(train, test)
-    named = Columns(x, y, client)
+    check_range("pad", checked("pad", pad, int), "at least 0")
+    named = Columns(x, y, client, pad)
     if dtype not in FLOATS:
         raise InputError(f"dtype is torch.float32 or torch.float64; not {dtype!r:.200}")
     found = collect(train, "train", named)
     held = None if test is None else collect(test, "test", named)
     if held is not None:
-        found, held = same_width([found, held])
+        found, held = same_width([found, held], pad)
     names = tuple(class_names) or found.class_names or _words(found.y)
     everything = _examples(found, names, "train", dtype)
     keys = {} if found.client is None else {"client": found.client}
@@ -111,7 +110,7 @@ def dataset_from(
     )
 
 
-def with_test(dataset: Dataset, test: Any) -> Dataset:
+def with_test(dataset: Dataset, test: Any, pad: int = 0) -> Dataset:
     """The data set with ``test``, of any form that `dataset_from` takes, as its test examples.
 
     Where ``test`` is None they stay the data set's own.
@@ -127,7 +126,8 @@ def with_test(dataset: Dataset, test: Any) -> Dataset:
     else:
         floats = [v.dtype for _, v in tree.leaves(dataset.train.x) if v.is_floating_point()]
         dtype = floats[0] if floats else torch.float32
-        tested = _examples(collect(test, "test", Columns()), dataset.class_names, "test", dtype)
+        found = collect(test, "test", Columns(pad=pad))
+        tested = _examples(found, dataset.class_names, "test", dtype)
     shapes = [[list(v.shape[1:]) for _, v in tree.leaves(x)] for x in (dataset.train.x, tested.x)]
     if shapes[0] != shapes[1]:
         raise InputError("train and test examples are of different shapes")
@@ -178,26 +178,6 @@ def settled(text: str, root: Path) -> str:
     values = {**bound.keywords, "path": str(_find(root, bound.keywords["path"]).absolute())}
     written = ", ".join(f"{key}={value!r}" for key, value in values.items())
     return DATASETS.canonical(f"{DATASETS.name_of(bound.func)}({written})")
-
-
-def normalisation(x: Stored) -> ImageTransform | None:
-    """Normalisation of images of bytes by their own mean and deviation; None for other inputs.
-
-    Of images that are still to be read, some from everywhere stand for all.
-    """
-    if isinstance(x, dict) or x.dtype != torch.uint8 or x.ndim != 4:
-        return None
-    if isinstance(x, LazyInputs):
-        x = loaded(x[np.unique(np.linspace(0, len(x) - 1, SAMPLED).astype(np.int64))])
-    counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
-    for images in torch.split(x, 1024):
-        for channel, values in enumerate(images.unbind(1)):
-            counts[channel] += torch.bincount(values.flatten(), minlength=256)
-    levels, shares = torch.arange(256).double() / 255, counts / x[:, 0].numel()
-    mean = (shares.double() * levels).sum(1)
-    deviation = (shares * (levels - mean[:, None]).square()).sum(1).sqrt()
-    deviation = torch.where(deviation > 0, deviation, 1.0)  # a channel that is all of one value
-    return ImageTransform(tuple(mean.tolist()), tuple(deviation.tolist()))
 
 
 def _both(train: Any, test: Any) -> tuple[Any, Any]:
