@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from gcfed import InputError, fit
-from gcfed.data import dataset_from
+from gcfed.core.lazy import loaded
+from gcfed.data import Lazy, dataset_from
+from gcfed.runs.plan import plan
 
 pytest_plugins = ["running"]
 
@@ -144,6 +146,73 @@ class Next(nn.Module):
     def forward(self, input_ids, attention_mask):
         hidden = self.embed(input_ids) * attention_mask[..., None]
         return {"logits": self.head(torch.tanh(hidden.cumsum(-2)))}
+
+
+class Weighted(nn.Module):
+    """Takes two inputs by name, of which it can do without the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x, w=None, name=None, labels=None):
+        assert name is None and labels is None
+        return self.head(x) * (1.0 if w is None else w[:, None])
+
+
+ROWS = [
+    {"x": torch.full((3,), i / 12), "w": i + 1.0, "name": "a", "label": i % 2} for i in range(12)
+]
+FEW = {"clients": 2, "cohort": 2, "partition": "iid", "rounds": 1, "batch_size": 4}
+FEW |= {"algorithm": "fedavg", "progress": False}
+
+
+@pytest.mark.usefixtures("float32")
+def test_fit_gives_the_model_all_numbers_that_it_takes_by_name():
+    history = fit(Weighted(), ROWS, ROWS, **FEW)
+    assert history.experiment.dataset.train.x["w"].tolist() == [row["w"] for row in ROWS]
+    said = "inputs: x, w; labels: label; columns that are left out: name"
+    assert said in plan(history.experiment)
+    alone = fit(Weighted(), ROWS, ROWS, columns=("x", "label"), **FEW).experiment
+    assert alone.dataset.train.x.shape == (12, 3)
+    assert "inputs: x; labels: label; columns that are left out: w, name" in plan(alone)
+    clients = fit(Weighted(), [ROWS, ROWS], cohort=2, rounds=1, progress=False, batch_size=4)
+    assert said in plan(clients.experiment) and set(clients.experiment.dataset.train.x) == {
+        "x",
+        "w",
+    }
+    other = fit(nn.Linear(3, 2), ROWS, ROWS, **FEW).experiment.dataset  # takes an "input"
+    assert torch.equal(other.train.x, alone.dataset.train.x)
+    texts = Table(input_ids=IDS, w=[1.0] * 12, label=KINDS)
+    takes = dataset_from(texts, takes=["input_ids", "w", "label"]).train.x
+    assert list(takes) == ["input_ids", "w", "attention_mask"]
+    assert list(dataset_from(texts, takes=["w"]).train.x) == ["input_ids", "attention_mask"]
+
+
+class Pairs:
+    """A map-style dataset of inputs by name, each with its label."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return {name: ROWS[i][name] for name in self.names}, ROWS[i]["label"]
+
+
+def test_items_that_are_pairs_of_a_dict_and_a_label():
+    rows = dataset_from(ROWS, columns=(("x", "w"), "label"))
+    for source in (Pairs("x", "w"), list(Pairs("x", "w"))):
+        data = dataset_from(source)
+        assert torch.equal(data.train.y, rows.train.y) and data.note == ""
+        assert all(torch.equal(data.train.x[name], v) for name, v in rows.train.x.items())
+    one = dataset_from(Pairs("x", "w"), Pairs("x", "w"), columns=("x", "label")).train.x
+    for source in (Pairs("x"), Lazy(Pairs("x"), processes=0)):
+        assert torch.equal(loaded(dataset_from(source, source).train.x), one)
+    with pytest.raises(InputError, match="x, w are Lazy"):
+        dataset_from(Lazy(Pairs("x", "w")))
 
 
 class Configured(Next):

@@ -35,6 +35,15 @@ def arguments(module: nn.Module, x: Inputs) -> tuple[tuple[Inputs, ...], dict[st
         return (x,), {}
 
 
+def names_taken(module: nn.Module) -> tuple[str, ...]:
+    """The names that the ``forward`` of ``module`` writes out among its arguments."""
+    try:
+        known = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # it was not written in Python
+        return ()
+    return tuple(p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+
 def pad_token(module: nn.Module) -> int:
     """The token with which ``module`` wants texts filled up: its config says so, or else it is 0.
 

@@ -11,7 +11,7 @@ from torch import nn
 from gcfed.config.build import Experiment, Given, build
 from gcfed.config.settings import make
 from gcfed.core.algorithm import Algorithm
-from gcfed.core.calling import pad_token
+from gcfed.core.calling import names_taken, pad_token
 from gcfed.core.losses import Loss
 from gcfed.core.metrics import Metrics
 from gcfed.data import Dataset
@@ -118,8 +118,8 @@ def fit(
             raise InputError("columns are those of a table, and a Dataset has been read already")
         dataset = with_test(train, test, pad_token(module))
     else:
-        pad = pad_token(module)
-        dataset = dataset_from(train, test, columns=columns, pad=pad, dtype=dtype)
+        wanted: Any = {"pad": pad_token(module), "takes": names_taken(module)}
+        dataset = dataset_from(train, test, columns=columns, dtype=dtype, **wanted)
     named = {"model": type(module).__name__, "dataset": "given"}
     if isinstance(algorithm, str):
         named["algorithm"] = algorithm

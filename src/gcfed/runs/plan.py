@@ -36,6 +36,7 @@ def plan(experiment: Experiment) -> list[str]:
         f"of {sizes.sum():,} examples",
         f"{short(config.algorithm)}: {experiment.reason}" if experiment.reason else "",
         note_on_batches(schedule, sizes),
+        experiment.dataset.note,
         note_on_reading(experiment.dataset),
         _note_on_loss(experiment),
         _note_on_privacy(experiment),

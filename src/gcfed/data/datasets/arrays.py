@@ -14,13 +14,14 @@ _CHANNELS = (1, 3, 4)
 class Collected(NamedTuple):
     """``x`` on its first axis by example; ``y`` numbers or words; ``client`` who holds which.
 
-    Several inputs are arrays by name.
+    Several inputs are arrays by name.  ``note`` says what of a table was left out.
     """
 
     x: np.ndarray | LazyInputs | dict[str, np.ndarray]
     y: np.ndarray
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None
+    note: str = ""
 
 
 def from_arrays(pair: tuple[Any, Any], where: str) -> Collected:

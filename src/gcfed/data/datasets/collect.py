@@ -12,8 +12,14 @@ from gcfed.data.datasets.arrays import Collected, from_arrays
 from gcfed.data.datasets.lazy_items import Lazy, joined_lazily
 from gcfed.data.datasets.named_inputs import from_columns, is_named_pair, joined
 from gcfed.data.datasets.own_files import folder_of_images
-from gcfed.data.datasets.own_items import Columns, from_items, from_table, usual_label
-from gcfed.data.datasets.own_rows import holds_dicts, is_table
+from gcfed.data.datasets.own_items import (
+    Columns,
+    from_items,
+    from_pairs_with_dicts,
+    from_table,
+    usual_label,
+)
+from gcfed.data.datasets.own_rows import holds_dicts, holds_pairs_with_dicts, is_table
 from gcfed.data.datasets.own_tables import (
     FILES,
     from_bunch,
@@ -57,6 +63,8 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     elif _is_by_client(source):
         _refuse_broken_pair(source)
         return _by_client(source, columns)
+    elif holds_pairs_with_dicts(source):
+        found = from_pairs_with_dicts(source, where, columns)
     elif _is_map_style(source):
         found = from_items(source, where)
     else:
@@ -146,4 +154,4 @@ def _by_client(parts: Sequence[Any], columns: Columns) -> Collected:
         raise InputError(f"clients hold examples of different shapes: {sorted(shapes)}")
     arrays = [x for x in inputs if isinstance(x, np.ndarray)]
     x = np.concatenate(arrays) if len(arrays) == len(inputs) else joined_lazily(inputs)
-    return Collected(x, np.concatenate([part.y for part in found]), found[0].class_names, client)
+    return found[0]._replace(x=x, y=np.concatenate([part.y for part in found]), client=client)

@@ -22,6 +22,7 @@ class Dataset:
 
     ``transform`` is the first thing that x goes through (normalisation, augmentation).  ``keys``
     holds what else is known of each train example (its writer, its client), for partitions.
+    ``note`` is a line for people, said before the first round: what was left out, say.
     """
 
     train: Examples
@@ -30,6 +31,7 @@ class Dataset:
     transform: Transform | None = None
     class_names: tuple[str, ...] = ()
     keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+    note: str = ""
 
     def __post_init__(self) -> None:
         for name, examples in (("train", self.train), ("test", self.test)):

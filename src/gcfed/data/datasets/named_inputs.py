@@ -115,7 +115,7 @@ def joined(parts: Sequence[Collected], client: np.ndarray, pad: int) -> Collecte
     parts = same_width(parts, pad)
     inputs = list(map(_by_name, parts))
     x = {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
-    return Collected(x, np.concatenate([part.y for part in parts]), parts[0].class_names, client)
+    return parts[0]._replace(x=x, y=np.concatenate([part.y for part in parts]), client=client)
 
 
 def _padded(values: Sequence[Any], fill: int, where: str, *, words: bool = False) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Data sets that give example by example, and tables that give row by row."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from gcfed.core.seeding import drawn_since, generators_kept, states
 from gcfed.data.datasets.arrays import Collected, as_array, channels_first, narrowed
 from gcfed.data.datasets.lazy_items import RANDOM, Lazy, lazily, targets
 from gcfed.data.datasets.named_inputs import from_columns, usual_inputs
-from gcfed.data.datasets.own_rows import RowTable, is_table, is_transformed, read_item
+from gcfed.data.datasets.own_rows import PairRows, RowTable, is_table, is_transformed, read_item
 from gcfed.data.item_reader import Items
 from gcfed.errors import InputError, unknown
 
@@ -24,12 +25,14 @@ class Columns(NamedTuple):
     """The columns of a table that hold inputs and labels (found by themselves) and the client.
 
     Several inputs keep the names of their columns.  Texts are filled up with the token ``pad``.
+    ``takes`` are the names of inputs that the model takes.
     """
 
     x: str | tuple[str, ...] | None = None
     y: str | None = None
     client: str | None = None
     pad: int = 0
+    takes: Sequence[str] = ()
 
 
 def from_items(source: Any, where: str) -> Collected:
@@ -79,12 +82,8 @@ def from_table(source: Any, where: str, columns: Columns) -> Collected:
     """A Hugging Face dataset, what has its features, column names and rows, or items like rows."""
     given = source.dataset if isinstance(source, Lazy) else source
     table = given if is_table(given) and not is_transformed(given) else RowTable(given, where)
-    x = columns.x or usual_inputs(table.column_names) or _column(table, "Image", _INPUTS, where)
-    y = columns.y or _column(table, "ClassLabel", _LABELS, where)
+    x, y = _inputs_and_labels(table, columns, where)
     several = () if isinstance(x, str) else tuple(x)
-    for name in (*(several or [x]), y):
-        if name not in table.column_names:
-            raise unknown(f"column of the {where} data", name, table.column_names)
     if isinstance(x, str):
         found = _read(source, partial(_row, table, where, x, y), partial(_labels, given, y), where)
     elif isinstance(source, Lazy):
@@ -93,8 +92,59 @@ def from_table(source: Any, where: str, columns: Columns) -> Collected:
         cells = _cells(table, several, y, where)
         inputs = {name: cells[name] for name in several}
         found = from_columns(inputs, cells[y], where, columns.pad, y_is_text=y in several)
-    names = tuple(getattr(table.features[y], "names", ()))
-    return found._replace(class_names=names, client=_clients(given, columns.client, where))
+    return found._replace(
+        class_names=tuple(getattr(table.features[y], "names", ())),
+        client=_clients(given, columns.client, where),
+        note=_note(table.column_names, several or (x,), y, columns.client),
+    )
+
+
+def from_pairs_with_dicts(source: Any, where: str, columns: Columns) -> Collected:
+    """A map-style dataset of pairs: inputs by name, of which all are read, and a label."""
+    lazy = isinstance(source, Lazy)
+    rows = PairRows(source.dataset if lazy else source)
+    names = tuple(name for name in RowTable(rows, where).column_names if name != rows.LABEL)
+    x = columns.x or (names[0] if len(names) == 1 else names)
+    named = columns._replace(x=x, y=rows.LABEL)
+    return from_table(replace(source, dataset=rows) if lazy else rows, where, named)
+
+
+def _inputs_and_labels(
+    table: Any, columns: Columns, where: str
+) -> tuple[str | tuple[str, ...], str]:
+    """The columns of inputs and of labels, as they are given, or called as usual.
+
+    Where the model takes the usual inputs by name, columns of numbers that it takes too are inputs.
+    """
+    names = table.column_names
+    y = columns.y or _column(table, "ClassLabel", _LABELS, where)
+    x = columns.x or usual_inputs(names) or _column(table, "Image", _INPUTS, where)
+    found = (x,) if isinstance(x, str) else tuple(x)
+    for name in (*found, y):
+        if name not in names:
+            raise unknown(f"column of the {where} data", name, names)
+    if columns.x is None and found[0] in columns.takes:
+        used = {*found, y, columns.client, *_LABELS}
+        more = [name for name in names if name in columns.takes and name not in used]
+        with generators_kept():
+            row = read_item(table, where, 0) if more else {}
+        found = (*found, *(name for name in more if _is_numbers(row[name])))
+    return (x if len(found) == 1 else found), y
+
+
+def _is_numbers(value: Any) -> bool:
+    try:
+        return as_array(value, "").dtype.kind != "U"
+    except InputError:
+        return False
+
+
+def _note(names: Sequence[str], x: Sequence[str], y: str, client: str | None) -> str:
+    """What of a table is read and what is left out; nothing where all is read."""
+    left = [name for name in names if name not in (*x, y, client)]
+    if not left:
+        return ""
+    return f"inputs: {', '.join(x)}; labels: {y}; columns that are left out: {', '.join(left)}"
 
 
 def _cells(table: Any, several: tuple[str, ...], y: str, where: str) -> dict[str, list[Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from gcfed.core.seeding import generators_kept
+from gcfed.data.datasets.lazy_items import targets
 from gcfed.errors import InputError, reason
 
 
@@ -47,15 +48,42 @@ def is_transformed(table: Any) -> bool:
     return isinstance(made_as, Mapping) and made_as.get("type") == "custom"
 
 
+class PairRows:
+    """Items that are pairs of inputs by name and a label, as dicts that hold both."""
+
+    LABEL = "label of the pair"
+
+    def __init__(self, source: Any) -> None:
+        self.source, self.targets = source, targets(source)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, i: int) -> Any:
+        inputs, label = self.source[i]
+        return {**inputs, self.LABEL: label}
+
+
 def holds_dicts(source: Any) -> bool:
     """Whether the items of a list or of a map-style dataset are dicts."""
+    return isinstance(_first(source), Mapping)
+
+
+def holds_pairs_with_dicts(source: Any) -> bool:
+    """Whether they are pairs of inputs by name and a label."""
+    first = _first(source)
+    return isinstance(first, list | tuple) and len(first) == 2 and isinstance(first[0], Mapping)
+
+
+def _first(source: Any) -> Any:
+    """The first item of a list or of a map-style dataset, if it has one that can be read."""
     if isinstance(source, Mapping | Tensor | np.ndarray) or not hasattr(source, "__getitem__"):
-        return False
+        return None
     if not hasattr(source, "__len__") or len(source) == 0:
-        return False
+        return None
     with generators_kept(), suppress(Exception):  # what is wrong with it shows where it is read
-        return isinstance(source[0], Mapping)
-    return False
+        return source[0]
+    return None
 
 
 def read_item(source: Any, where: str, i: int) -> Any:

@@ -43,6 +43,7 @@ def dataset_from(
     columns: InputsAndLabels | None = None,
     client: str | None = None,
     pad: int = 0,
+    takes: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -57,7 +58,8 @@ def dataset_from(
     if they must be named: ``(("input_ids", "attention_mask"), "labels")``, say; the inputs of a
     data frame are all others where None is in their place.  Several inputs go to the model by
     these names; texts of different lengths are filled up with the token ``pad``.  A pair may have a
-    dict of arrays as its inputs.
+    dict of arrays as its inputs.  ``takes`` are the names that the model's ``forward`` takes: if
+    the usual inputs of a table are among them, other columns of numbers that are become inputs too.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
     Other numbers that are not whole become ``dtype``.  Without ``test``, every class (or every
@@ -79,7 +81,7 @@ def dataset_from(
     x, y = checked("columns", columns, texts) or (None, None)
     train, test = _both(train, test)
     check_range("pad", checked("pad", pad, int), "at least 0")
-    named = Columns(x, y, client, pad)
+    named = Columns(x, y, client, pad, checked("takes", takes, Sequence[str]))
     if dtype not in FLOATS:
         raise InputError(f"dtype is torch.float32 or torch.float64; not {dtype!r:.200}")
     found = collect(train, "train", named)
@@ -107,6 +109,7 @@ def dataset_from(
         transform=transform or normalisation(kept.x),
         class_names=names,
         keys=keys,
+        note=found.note,
     )
 
 
