@@ -48,16 +48,20 @@ def test_a_pair_of_a_frame_and_a_column(frame):
     assert dataset_from((x.to_numpy(), frame["label"])).num_classes == 4
     one_column = dataset_from((x, pandas.DataFrame({"kind": KINDS})))
     assert one_column.num_classes == 4 and one_column.train.y.ndim == 1
+    listed = dataset_from((x, frame["label"].tolist()))
+    assert listed.num_classes == 4 and listed.train.x.shape[1] == 4
     by_client = dataset_from([(x[:10], frame["label"][:10]), (x[10:], frame["label"][10:])])
     assert set(by_client.keys["client"].tolist()) == {0, 1}
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".tsv", ".CSV"])
 def test_files_that_pandas_reads(frame, tmp_path, suffix):
+    path = tmp_path / f"mine{suffix}"
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
-    path = tmp_path / f"mine{suffix}"
-    getattr(frame, f"to_{suffix[1:]}")(path, index=False)
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
     assert torch.equal(dataset_from(path, str(path)).train.x, expected())
     path.write_bytes(b"")
     with pytest.raises(InputError, match=f"mine{suffix} cannot be read"):

@@ -82,6 +82,19 @@ def test_pairs_of_arrays_and_tensors():
     assert tokens.train.x.dtype == torch.int64 and tokens.transform is None
 
 
+def test_labels_of_an_array_may_be_a_list():
+    arrays = dataset_from((FIRST, LABELS))
+    for source in ((FIRST, LABELS.tolist()), (torch.tensor(FIRST), list(LABELS))):
+        data = dataset_from(source)
+        assert torch.equal(data.train.x, arrays.train.x)
+        assert torch.equal(data.train.y, arrays.train.y)
+    words = dataset_from((FIRST, ["a", "b", "c", "d"] * 10))
+    assert words.class_names == ("a", "b", "c", "d")
+    assert dataset_from((FIRST, [[0.5, 1.0]] * 40)).train.y.shape == (32, 2)
+    with pytest.raises(InputError, match="train: "):
+        dataset_from((FIRST, [[0.5], [1.0, 2.0]]))
+
+
 def test_test_examples_are_drawn_class_by_class():
     skewed = np.repeat([0, 1, 2], [30, 8, 2])
     data = dataset_from((FIRST, skewed), test_fraction=0.25, seed=3)
@@ -218,8 +231,8 @@ def test_a_folder_with_test_images(tmp_path):
 def test_folders_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match="holds no images in folders"):
         dataset_from(tmp_path)
-    with pytest.raises(InputError, match="is not a folder of images"):
-        dataset_from(str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match=r"is not a folder .*read \(.npz, .csv, .tsv, .parquet\)"):
+        dataset_from(str(tmp_path / "nothing.xlsx"))
     write_folder(tmp_path)
     Image.fromarray(IMAGES[0, :4]).save(tmp_path / "cat/odd.png")
     with pytest.raises(
@@ -284,7 +297,8 @@ MISTAKES = [
     ([(FIRST[0], 1), (FIRST[1], [1, 2])], "train example 1 has a list as its label"),
     ([FIRST, LABELS], r"a pair is a tuple of two arrays, \(x, y\); not a list of ndarray and nd"),
     ([torch.tensor(FIRST), torch.tensor(LABELS)], "a pair is a tuple of .* Tensor and Tensor"),
-    ((FIRST, LABELS.tolist()), "a pair is a tuple of two arrays.* not a tuple of ndarray and list"),
+    ((FIRST, LABELS[:3].tolist()), "train: 40 examples have 3 labels"),
+    ((FIRST, LABELS - 1), "train example 0 has the label -1; .* to predict: give these as floats"),
     ([(FIRST, LABELS), [FIRST, LABELS.tolist()]], "a pair is a tuple of two arrays"),
     (TensorDataset(torch.zeros(3, 2)), "train example 0 is no pair of an input and a label"),
 ]

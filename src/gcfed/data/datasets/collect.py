@@ -35,7 +35,7 @@ from gcfed.errors import InputError
 FORMS = (
     "a dataset whose items are pairs of image and label, a pair of arrays (the first may be a dict "
     "of several by name), a data frame, a Hugging Face dataset, the path of an .npz, a .csv, a "
-    ".parquet or a folder of images by class, or a list of any of these, one a client"
+    ".tsv, a .parquet or a folder of images by class, or a list of any of these, one a client"
 )
 
 
@@ -43,7 +43,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     """Every example of ``source``, which ``where`` names in errors."""
     if isinstance(source, tuple) and not isinstance(source, Collected):
         source = plain_parts(source, where)
-    if isinstance(source, str | Path) and Path(source).suffix in FILES:
+    if isinstance(source, str | Path) and Path(source).suffix.lower() in FILES:
         source = read_frame(Path(source))
     if isinstance(source, Collected):
         found = source
@@ -57,7 +57,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     elif is_named_pair(source):
         found = from_columns(source[0], source[1], where, columns.pad)
     elif isinstance(source, str | Path):
-        found = folder_of_images(Path(source))
+        found = _folder(Path(source))
     elif is_table(source.dataset if isinstance(source, Lazy) else source) or holds_dicts(source):
         found = from_table(source, where, columns)
     elif _is_by_client(source):
@@ -105,8 +105,22 @@ def _check(found: Collected, where: str) -> None:
                 raise InputError(f"{where} example {bad} {what} a number that is not finite")
 
 
+def _folder(path: Path) -> Collected:
+    if not path.is_dir():
+        kinds = ", ".join(FILES)
+        raise InputError(
+            f"{path} is not a folder of images by class, nor a file that is read (.npz, {kinds})"
+        )
+    return folder_of_images(path)
+
+
 def _is_pair_of_arrays(source: Any) -> bool:
-    return isinstance(source, tuple) and _is_data_of_client(source) and not is_named_pair(source)
+    """Whether this is a tuple of inputs and labels; the labels may be a list."""
+    if not isinstance(source, tuple) or is_named_pair(source):
+        return False
+    kinds = [Tensor | np.ndarray, list]
+    is_listed = len(source) == 2 and all(map(isinstance, source, kinds))
+    return is_listed or _is_data_of_client(source)
 
 
 def _is_data_of_client(item: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Tables as people hold them: data frames, sparse matrices, Bunches, ``.csv`` and ``.parquet``."""
+"""Tables as people hold them: data frames, sparse matrices, Bunches, ``.csv`` and others."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from gcfed.capacity import check_fits
 from gcfed.data.datasets.arrays import Collected, as_array, from_arrays
 from gcfed.errors import InputError, reason, unknown
 
-FILES = {".csv": "read_csv", ".parquet": "read_parquet"}
-"""Files that pandas reads, and by what."""
+FILES = {".csv": "read_csv", ".tsv": "read_table", ".parquet": "read_parquet"}
+"""Files that pandas reads, and by what; ``.CSV`` is one of them too."""
 
 
 def is_frame(source: Any) -> bool:
@@ -32,9 +32,9 @@ def is_bunch(source: Any) -> bool:
 
 
 def read_frame(path: Path) -> Any:
-    """A data frame of a ``.csv`` or ``.parquet``."""
+    """A data frame of a file of one of these kinds."""
     try:
-        return getattr(import_module("pandas"), FILES[path.suffix])(path)
+        return getattr(import_module("pandas"), FILES[path.suffix.lower()])(path)
     except ImportError as error:
         raise InputError(f"to read {path} takes pandas: {reason(error)}") from None
     except Exception as error:  # each kind of file has its own

@@ -51,7 +51,7 @@ def dataset_from(
     """A `Dataset` of one's own examples.
 
     ``train``, and ``test`` likewise, is a map-style dataset of (image, label), a pair of arrays or
-    tensors, a data frame, a Hugging Face dataset, or the path of an ``.npz``, ``.csv``,
+    tensors, a data frame, a Hugging Face dataset, or the path of an ``.npz``, ``.csv``, ``.tsv``,
     ``.parquet`` or of a folder of images by class.  A list of any of these holds the examples of
     one client each; so does, in a table, every value of the column ``client``.  Who holds what is
     then ``keys["client"]``.  ``columns`` names the columns of a table that hold inputs and labels,
@@ -188,7 +188,7 @@ def _both(train: Any, test: Any) -> tuple[Any, Any]:
     if isinstance(train, Mapping) and "train" in train:
         held = (train[name] for name in ("test", "validation") if name in train)
         return train["train"], next(held, None) if test is None else test
-    if isinstance(train, str | Path) and Path(train).suffix == ".npz":
+    if isinstance(train, str | Path) and Path(train).suffix.lower() == ".npz":
         kept, held_out = arrays_of_npz(Path(train))
         return kept, held_out if test is None else test
     return train, test
@@ -224,7 +224,10 @@ def _examples(found: Collected, names: tuple[str, ...], where: str, dtype: torch
         y = np.array([labels[word] for word in y])
     if y.ndim == 1 and (y < 0).any():
         bad = int(np.argmax(y < 0))
-        raise InputError(f"{where} example {bad} has the label {y[bad]}; they count from 0")
+        raise InputError(
+            f"{where} example {bad} has the label {y[bad]}; they count from 0, unless they are "
+            "numbers to predict: give these as floats"
+        )
     return Examples(x, torch.from_numpy(y.astype(np.int64)))
 
 
