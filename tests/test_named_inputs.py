@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from gcfed import InputError, fit
@@ -187,6 +188,14 @@ def test_fit_gives_the_model_all_numbers_that_it_takes_by_name():
     takes = dataset_from(texts, takes=["input_ids", "w", "label"]).train.x
     assert list(takes) == ["input_ids", "w", "attention_mask"]
     assert list(dataset_from(texts, takes=["w"]).train.x) == ["input_ids", "attention_mask"]
+
+
+def test_a_picture_is_the_only_input_unless_columns_say_otherwise():
+    """Its bytes are normalised, which inputs by name are not."""
+    for image in (np.zeros((5, 5, 3), np.uint8), np.zeros((5, 5, 3)), Image.new("RGB", (5, 5))):
+        rows = [{"x": image, "w": 1.0, "label": i % 2} for i in range(8)]
+        data = dataset_from(rows, takes=["x", "w"])
+        assert data.train.x.shape[1:] == (3, 5, 5) and data.note.endswith("left out: w")
 
 
 class Pairs:

@@ -83,19 +83,19 @@ def from_table(source: Any, where: str, columns: Columns) -> Collected:
     given = source.dataset if isinstance(source, Lazy) else source
     table = given if is_table(given) and not is_transformed(given) else RowTable(given, where)
     x, y = _inputs_and_labels(table, columns, where)
-    several = () if isinstance(x, str) else tuple(x)
+    inputs = (x,) if isinstance(x, str) else x
     if isinstance(x, str):
         found = _read(source, partial(_row, table, where, x, y), partial(_labels, given, y), where)
     elif isinstance(source, Lazy):
-        raise _only_in_memory(several, "Lazy", "give the dataset itself, without Lazy", where)
+        raise _only_in_memory(inputs, "Lazy", "give the dataset itself, without Lazy", where)
     else:
-        cells = _cells(table, several, y, where)
-        inputs = {name: cells[name] for name in several}
-        found = from_columns(inputs, cells[y], where, columns.pad, y_is_text=y in several)
+        cells = _cells(table, inputs, y, where)
+        by_name = {name: cells[name] for name in inputs}
+        found = from_columns(by_name, cells[y], where, columns.pad, y_is_text=y in inputs)
     return found._replace(
         class_names=tuple(getattr(table.features[y], "names", ())),
         client=_clients(given, columns.client, where),
-        note=_note(table.column_names, several or (x,), y, columns.client),
+        note=_note(table.column_names, inputs, y, columns.client),
     )
 
 
@@ -114,7 +114,8 @@ def _inputs_and_labels(
 ) -> tuple[str | tuple[str, ...], str]:
     """The columns of inputs and of labels, as they are given, or called as usual.
 
-    Where the model takes the usual inputs by name, columns of numbers that it takes too are inputs.
+    Where the model takes the usual inputs by name, columns of numbers that it takes too are inputs,
+    unless the first is a picture, whose bytes are normalised.
     """
     names = table.column_names
     y = columns.y or _column(table, "ClassLabel", _LABELS, where)
@@ -128,8 +129,9 @@ def _inputs_and_labels(
         more = [name for name in names if name in columns.takes and name not in used]
         with generators_kept():
             row = read_item(table, where, 0) if more else {}
-        found = (*found, *(name for name in more if _is_numbers(row[name])))
-    return (x if len(found) == 1 else found), y
+        if more and not _is_picture(row[found[0]], where):
+            found = (*found, *(name for name in more if _is_numbers(row[name])))
+    return (x if isinstance(x, str) and len(found) == 1 else found), y
 
 
 def _is_numbers(value: Any) -> bool:
@@ -137,6 +139,12 @@ def _is_numbers(value: Any) -> bool:
         return as_array(value, "").dtype.kind != "U"
     except InputError:
         return False
+
+
+def _is_picture(value: Any, where: str) -> bool:
+    """Whether an input is of bytes, or its channels are not where a model has them."""
+    image = _image(value, where)
+    return image.dtype == np.uint8 or image.shape != np.shape(value)
 
 
 def _note(names: Sequence[str], x: Sequence[str], y: str, client: str | None) -> str:
