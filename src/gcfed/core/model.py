@@ -19,7 +19,13 @@ from gcfed.core.description import Description, described
 from gcfed.core.dropout import KeyedDropout, key_dropout
 from gcfed.core.keyed_run import KeyedRun
 from gcfed.core.passes import Pass
-from gcfed.core.roles import Role, layers_with_weights, roles_of
+from gcfed.core.roles import (
+    Role,
+    declared_head,
+    layers_with_weights,
+    module_called_head,
+    roles_of,
+)
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
 from gcfed.errors import InputError, unknown
@@ -82,9 +88,9 @@ class Model:
         if self._features is not None and self._features not in modules:
             known = ", ".join(modules)
             raise InputError(f"no module is named {self._features!r}; there are {known}")
-        declared = [head] if isinstance(head, str) else list(head or _declared_head(module))
+        declared = [head] if isinstance(head, str) else list(head or declared_head(module))
         self.declares_head, self.layers = bool(declared), layers_with_weights(module)
-        owned = [] if declared else _module_called_head(module)
+        owned = [] if declared else module_called_head(module)
         self._set_head(module, declared or owned or _linears(module)[-1:])
         self.uncast = _uncast(module) & self.params.keys()
         self._shells = {True: copy.deepcopy(module).train(), False: module.eval()}
@@ -105,7 +111,7 @@ class Model:
     def with_head(self, layers: Sequence[str]) -> "Model":
         """A copy of the model whose head is these modules, and the one called ``head`` if any."""
         twin, module = copy.copy(self), self._shells[False]
-        twin._set_head(module, list(dict.fromkeys([*_module_called_head(module), *layers])))
+        twin._set_head(module, list(dict.fromkeys([*module_called_head(module), *layers])))
         return twin
 
     def with_mixing(self) -> "Model":
@@ -285,19 +291,3 @@ def _uncast(module: nn.Module) -> set[str]:
 
 def _looks_across_a_batch(module: nn.Module) -> bool:
     return isinstance(module, BATCH_NORMS) or getattr(module, "track_running_stats", False)
-
-
-def _declared_head(module: nn.Module) -> list[str]:
-    """The modules that an attribute ``head`` names."""
-    match getattr(module, "head", None):
-        case str(name):
-            return [name]
-        case tuple(names) | list(names):
-            return list(names)
-        case _:
-            return []
-
-
-def _module_called_head(module: nn.Module) -> list[str]:
-    head = getattr(module, "head", None)
-    return ["head"] if isinstance(head, nn.Module) and any(True for _ in head.parameters()) else []

@@ -108,6 +108,23 @@ def layers_with_weights(module: nn.Module) -> list[str]:
     return [n for n, m in module.named_modules() if n in owners or isinstance(m, LAYERS)]
 
 
+def declared_head(module: nn.Module) -> list[str]:
+    """The modules that an attribute ``head`` names."""
+    match getattr(module, "head", None):
+        case str(name):
+            return [name]
+        case tuple(names) | list(names):
+            return list(names)
+        case _:
+            return []
+
+
+def module_called_head(module: nn.Module) -> list[str]:
+    """The module that is called ``head``, if there is one with weights."""
+    head = getattr(module, "head", None)
+    return ["head"] if isinstance(head, nn.Module) and any(True for _ in head.parameters()) else []
+
+
 def _role_in(layer: nn.Module, leaf: str, parameter: Tensor) -> Role:
     """What a layer's own parameter called ``leaf`` is."""
     if isinstance(layer, NORMS):
