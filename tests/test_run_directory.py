@@ -92,7 +92,7 @@ def test_data_of_double_precision_train_a_model_of_the_same(tmp_path):
     @DATASETS.register("double")
     def double(root):
         x = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        examples = Examples(x, torch.arange(40) % 2)
+        examples = Examples(x, torch.arange(100) % 2)
         return Dataset(train=examples, test=examples, num_classes=2)
 
     run(tiny(dataset="double", clients=4), tmp_path / "a")
@@ -342,6 +342,22 @@ class Halve:
 
     def __call__(self, x, key):
         return x / 2
+
+
+def test_whole_numbers_are_predicted_as_numbers(tmp_path):
+    @DATASETS.register("whole")
+    def whole(root):
+        x = torch.arange(200.0).reshape(100, 2) / 200
+        examples = Examples(x, torch.arange(100) % 2)
+        return Dataset(train=examples, test=examples, num_classes=2)
+
+    @MODELS.register("one_output")
+    def one_output(shape, num_outputs):
+        return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+
+    run(tiny(dataset="whole", model="one_output", loss="mse", partition="iid"), tmp_path / "a")
+    found, x = load_run(tmp_path / "a"), torch.ones(3, 2)
+    assert torch.equal(found.predict(x), found.logits(x))
 
 
 @pytest.mark.parametrize("transform", [Halve(), ImageTransform((0.5,), (2.0,)), None])
