@@ -4,13 +4,14 @@ import csv
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from made_reproductions import made
 from running import TINY
 
-from gcfed import InputError
+from gcfed import DATASETS, InputError, Sweep
 from gcfed.paper.agreement import OurNumber, agrees, difference, judge, same_order
 from gcfed.paper.beside import Beside
 from gcfed.paper.doing import busy_seconds
@@ -84,6 +85,29 @@ def test_claims_are_tried_on_what_there_is():
     assert str(judge(falls, item, found)).startswith("not tried")
     found = {**found, Column("cifar10 5/100 0.05", "accuracy"): {"FedAvg": OurNumber((30.0,), 1)}}
     assert str(judge(falls, item, found)).startswith("agrees")
+
+
+def test_a_claim_says_if_only_a_part_of_it_was_tried():
+    item, of = paper_item("training-dynamics"), paper_item("training-dynamics").cells[0].name
+    spread = {"FedAvg": 4.0, "LocalGC": 3.0, "GC-Fed": 2.0, "GlobalGC": 1.0}
+
+    def said(*methods):
+        numbers = {m: OurNumber((spread[m],), 1) for m in methods}
+        return str(judge(item.claims[0], item, {Column(of, "step_std"): numbers}))
+
+    assert said(*spread).startswith("agrees: ")
+    assert said("FedAvg", "GC-Fed").startswith("agrees as far as it was tried: ")
+    assert said("FedAvg").startswith("not tried: ")
+
+
+def test_targets_that_neither_reaches_are_not_compared():
+    item = paper_item("rounds-to-target")
+    claim, column = item.claims[0], Column(item.cells[0].name, item.quantities[0])
+    never, late = OurNumber((math.inf,), 1), OurNumber((700.0,), 1)
+    found = judge(claim, item, {column: {"FedAvg": never, "GC-Fed": never}})
+    assert str(found).startswith("not tried")
+    found = judge(claim, item, {column: {"FedAvg": never, "GC-Fed": late}})
+    assert (found.holds, found.comparisons) == (1, 1)
 
 
 def test_the_table_by_eye():
@@ -217,7 +241,10 @@ def test_participation_is_one_command_and_one_plot(reproduce, tmp_path):
     probe = {"probes": ["participation(every=2)"]}
     found = reproduce("participation", "--plot=x.png", cells=cells, **small, **probe)
     assert found.code == 0, found.err
-    assert "claim agrees: The gap widens as fewer clients take part" in found.out
+    assert (
+        "claim agrees as far as it was tried: The gap widens as fewer clients take part"
+        in found.out
+    )
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
@@ -233,6 +260,38 @@ def test_the_data_distribution_trains_nothing(gcfed, tmp_path):
     found = gcfed("reproduce", "data-distribution", "--reduced", "--seeds=3", "--plot=x.png")
     assert found.code == 0 and "claim agrees: Clients are farther" in found.out
     assert not (tmp_path / "runs").exists() and (tmp_path / "x.png").exists()
+
+
+def test_a_dry_run_of_what_trains_nothing_needs_no_data(gcfed, tmp_path):
+    found = gcfed("reproduce", "data-distribution", "--dry-run", "--data-dir", tmp_path / "none",
+                  "--out", tmp_path / "x.md")  # fmt: skip
+    assert found.code == 0 and "trains nothing: it divides data" in found.out
+    assert not (tmp_path / "x.md").exists()
+
+
+def test_a_part_of_the_data_is_not_taken_for_the_whole(tmp_path, monkeypatch):
+    from gcfed.paper import stand_in
+
+    few = DATASETS.parse("synthetic(train=30, test=10)")(tmp_path)
+    monkeypatch.setattr(stand_in, "_lacks", lambda name, root: False)
+    monkeypatch.setattr(stand_in, "read_dataset", lambda name, root: few)
+    item = paper_item("small-scale")
+    wanted = extent(item, cells=["cifar10 5/100 0.1"], methods=["fedavg"])
+    assert stand_in.parts_at_hand(wanted) == {"cifar10": (30, 50_000)}
+    assert list(stand_in.stand_ins(wanted)) == ["cifar10"]
+    monkeypatch.setattr(stand_in, "_lacks", lambda name, root: True)
+    assert stand_in.parts_at_hand(wanted) == {}
+    assert list(stand_in.stand_ins(wanted)) == ["cifar10"]
+    reduced = extent(item, cells=["cifar10 5/100 0.1"], methods=["fedavg"], is_reduced=True)
+    assert stand_in.stand_ins(reduced) == {}
+
+
+def test_stopped_before_the_first_cell_is_over(gcfed, monkeypatch):
+    monkeypatch.setattr(Sweep, "run", lambda self, observe: None)  # every cell still waits
+    found = gcfed("reproduce", "small-scale", "--reduced", "--cells=cifar10 5/100 0.1",
+                  "--algorithms=fedavg", "--seeds=1", "--rounds=1", "--out=x.md")  # fmt: skip
+    assert found.code == 130 and "stopped; the same command goes on" in found.err
+    assert not Path("x.md").exists()
 
 
 def test_found_trains_nothing(gcfed):
@@ -270,6 +329,8 @@ def test_methods_whose_names_hold_commas(gcfed, tmp_path):
         (["small-scal"], "did you mean"),
         (["small-scale", "--cells", "cifar12"], "cell of small-scale"),
         (["small-scale", "--algorithms", "fedavgg"], "method of small-scale"),
+        (["small-scale", "--algorithms", ""], "method of small-scale"),
+        (["cka", "--cells", "iid 5/200", "--algorithms", "gcfed"], "which have iid 5/200: FedAvg"),
         (["small-scale", "--seeds", "0"], "--seeds is at least 1"),
         (["small-scale", "--rounds", "0"], "--rounds is at least 1"),
         (["small-scale", "--out", "x.doc"], "x.doc"),

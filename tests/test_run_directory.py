@@ -92,7 +92,7 @@ def test_data_of_double_precision_train_a_model_of_the_same(tmp_path):
     @DATASETS.register("double")
     def double(root):
         x = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        examples = Examples(x, torch.arange(100) % 2)
+        examples = Examples(x, torch.arange(40) % 2)
         return Dataset(train=examples, test=examples, num_classes=2)
 
     run(tiny(dataset="double", clients=4), tmp_path / "a")

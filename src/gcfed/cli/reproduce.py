@@ -19,6 +19,7 @@ from gcfed.cli.options import (
     check_positive,
 )
 from gcfed.cli.reports import OutOption, PivotOption, PlotOption, Report, SizeOption
+from gcfed.display import counted
 from gcfed.errors import InputError
 from gcfed.results.directory import STORE
 from gcfed.values import between_commas
@@ -127,7 +128,7 @@ def reproduce(
     wanted = extent(
         paper_item(item),
         cells=cells or [],
-        methods=between_commas(algorithms) if algorithms else [],
+        methods=[] if algorithms is None else between_commas(algorithms) or [algorithms],
         seeds=seeds or (1 if reduced else 3),
         rounds=rounds,
         changes=changes,
@@ -135,11 +136,12 @@ def reproduce(
         data_dir=None if data_dir is None else str(data_dir),
     )
     report = Report(None, out, plot, size, pivot)
-    if not wanted.item.is_trained:
-        _divide(wanted, report)
-    elif dry_run:
+    if dry_run:
         _print_costs(wanted, store, devices, per_device)
+    elif not wanted.item.is_trained:
+        _divide(wanted, report)
     else:
+        _warn_of_parts(wanted)
         sweep = Sweep(wanted.grid(), store, devices, per_device=per_device, quiet=False)
         _train(wanted, report, sweep, only_found=found)
 
@@ -160,12 +162,27 @@ def _print_costs(wanted: "Extent", store: Path, devices: str | None, per_device:
     from gcfed.paper.stand_in import stand_ins
     from gcfed.sweeps.sweep import Sweep
 
+    if not wanted.item.is_trained:
+        times = f"{counted(len(wanted.parts), 'time')}, by {counted(wanted.seeds, 'seed')}"
+        console.tell(f"{wanted.item.name} trains nothing: it divides data {times}")
+        return
     others = stand_ins(wanted)
     for name in others:
-        console.say(f"{name} is not at hand: its costs are those of as many blank images")
+        console.say(f"{name} is not at hand as a whole: blank images stand for it")
     grid = replace(wanted, stand_ins=others).grid()
     sweep = Sweep(grid, store, devices, per_device=per_device, quiet=False)
     print_plans(sweep, as_json=False)
+
+
+def _warn_of_parts(wanted: "Extent") -> None:
+    """Say which data at hand are a part of the paper's, by which its numbers cannot be had."""
+    from gcfed.paper.stand_in import parts_at_hand
+
+    for name, (found, whole) in parts_at_hand(wanted).items():
+        console.say(
+            f"{name} has {found:,} train examples here and {whole:,} in the paper: the numbers "
+            "below are not of the same data"
+        )
 
 
 def _train(wanted: "Extent", report: Report, sweep: "Sweep", *, only_found: bool) -> None:
@@ -181,18 +198,18 @@ def _train(wanted: "Extent", report: Report, sweep: "Sweep", *, only_found: bool
     made = Beside(reproduced(wanted, sweep, _command()))
     for state in sweep.of("failed"):
         console.say(f"cell {state.cell.number} ({state.cell.name}) failed: {state.reason}")
-    if not made.made.numbers:
+    if made.made.numbers:
+        report.show(made)
+    elif only_found:
         raise InputError(
             f"no cell of {wanted.item.name} that was asked for is done in {sweep.store.folder}"
         )
-    report.show(made)
-    if only_found:
+    if made.made.numbers and (only_found or not sweep.is_stopped):
         report.write(made)
+    if only_found:
         return
     if sweep.is_stopped:
         console.say("stopped; the same command goes on")
-    else:
-        report.write(made)
     sys.exit(sweep_exit_code(sweep))
 
 

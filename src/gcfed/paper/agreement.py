@@ -72,11 +72,15 @@ class SameOrder:
 
 @dataclass(frozen=True)
 class Verdict:
-    """In how many comparisons a claim of the paper holds here."""
+    """In how many comparisons a claim of the paper holds here.
+
+    ``is_whole`` says whether we have all that the claim is about, in the cells that we have.
+    """
 
     claim: Claim
     holds: int
     comparisons: int
+    is_whole: bool = True
 
     @property
     def agrees(self) -> bool:
@@ -86,7 +90,8 @@ class Verdict:
         if not self.comparisons:
             return f"not tried: {self.claim.text}"
         held = "agrees" if self.agrees else f"holds {self.holds} times of {self.comparisons}"
-        return f"{held}: {self.claim.text}"
+        some = "" if self.is_whole else " as far as it was tried"
+        return f"{held}{some}: {self.claim.text}"
 
 
 def difference(ours: OurNumber, printed: Printed) -> float | None:
@@ -128,15 +133,33 @@ def same_order(ours: Mapping[str, OurNumber], printed: Mapping[str, Printed]) ->
 
 
 def judge(claim: Claim, item: PaperItem, numbers: Numbers) -> Verdict:
-    """Try a claim on what we have; two methods none of whose runs finished are not compared."""
+    """Try a claim on what we have.
+
+    Two methods none of whose runs finished are not compared, nor two that both reach no target.
+    """
     tried = [
         high.standing > low.standing
         for high, low in _comparisons(claim, item, numbers)
         if (high.finished or low.finished)
         and high.standing is not None
         and low.standing is not None
+        and not high.standing == low.standing == math.inf
     ]
-    return Verdict(claim, sum(tried), len(tried))
+    return Verdict(claim, sum(tried), len(tried), _has_all(claim, item, numbers))
+
+
+def _has_all(claim: Claim, item: PaperItem, numbers: Numbers) -> bool:
+    """Whether no method that a claim is about is missing where we have others."""
+    cells = {cell.name: cell.methods for cell in item.cells}
+    chained = {cell for chain in claim.rising for cell in chain}
+    named = {method for group in claim.order for method in group}
+    asked = [*product(chained, claim.methods), *product(cells, named)]
+    found = {cell: numbers.get(Column(cell, claim.quantity), {}) for cell in cells}
+    return all(
+        method in found[cell]
+        for cell, method in asked
+        if method in cells[cell] and (cell in chained or found[cell])
+    )
 
 
 def _comparisons(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gcfed.display import counted
 from gcfed.errors import unknown
 from gcfed.paper.agreement import ALIKE, OurNumber
 from gcfed.paper.drawing import draw
@@ -173,7 +174,7 @@ def _notes(made: Reproduction) -> list[str]:
             "methods may be compared, the numbers may not"
         )
     elif how.rounds is not None:
-        notes.append(f"{how.rounds} rounds, which may not be the paper's")
+        notes.append(f"{counted(how.rounds, 'round')}, which may not be the paper's")
     if how.changes:
         changed = ", ".join(f"{key}={value}" for key, value in how.changes.items())
         notes.append(f"changed: {changed}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gcfed.config.settings import make, override
-from gcfed.errors import unknown
+from gcfed.errors import InputError, unknown
 from gcfed.paper.item import PaperCell, PaperItem
 from gcfed.paper.protocol import paper_protocol
 from gcfed.sweeps.grid import Cell, Grid
@@ -117,7 +117,7 @@ def extent(
     """
     chosen = [cell for text in cells for cell in _cells(item, text)]
     named = [_method(item, text) for text in methods]
-    return Extent(
+    wanted = Extent(
         item=item,
         cells=tuple(cell for cell in item.cells if not cells or cell in chosen),
         methods=tuple(method for method in item.methods if not methods or method in named),
@@ -127,6 +127,12 @@ def extent(
         is_reduced=is_reduced,
         data_dir=data_dir,
     )
+    if not wanted.parts:
+        held = "; ".join(f"{cell.name}: {', '.join(cell.methods)}" for cell in wanted.cells)
+        raise InputError(
+            f"{' and '.join(wanted.methods)} are not in these cells, which have {held}"
+        )
+    return wanted
 
 
 def _cells(item: PaperItem, text: str) -> list[PaperCell]:

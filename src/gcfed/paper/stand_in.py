@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from gcfed.data import data_dir
+from gcfed.config.materials import read_dataset
+from gcfed.data import DATASETS, data_dir
 from gcfed.data.downloads.fetch import info
 from gcfed.paper.extent import Extent
 
@@ -19,10 +20,33 @@ NEEDED = {"emnist": "byclass"}
 
 
 def stand_ins(extent: Extent) -> dict[str, str]:
-    """What stands for each data set of an extent that is not at hand."""
-    root = data_dir(None if extent.data_dir is None else Path(extent.data_dir))
+    """What stands for each data set of an extent that is not at hand, or not as a whole."""
+    partial = parts_at_hand(extent)
+    return {
+        name: STAND_INS[name]
+        for name in _published(extent)
+        if name in partial or _lacks(name, _root(extent))
+    }
+
+
+def parts_at_hand(extent: Extent) -> dict[str, tuple[int, int]]:
+    """The data sets of which a part is at hand: how many train examples, and how many there are."""
+    root, found = _root(extent), dict[str, tuple[int, int]]()
+    for name in _published(extent):
+        whole: int = DATASETS.parse(STAND_INS[name]).keywords["train"]
+        if not _lacks(name, root):
+            held = len(read_dataset(name, root).train.y)
+            found |= {name: (held, whole)} if held < whole else {}
+    return found
+
+
+def _published(extent: Extent) -> list[str]:
     names = {part.settings["dataset"] for part in extent.parts}
-    return {name: text for name, text in STAND_INS.items() if name in names and _lacks(name, root)}
+    return [name for name in STAND_INS if name in names]
+
+
+def _root(extent: Extent) -> Path:
+    return data_dir(None if extent.data_dir is None else Path(extent.data_dir))
 
 
 def _lacks(name: str, root: Path) -> bool:

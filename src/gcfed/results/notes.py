@@ -37,7 +37,10 @@ def _listed(key: str, values: Sequence[Any]) -> str:
 def run_notes(results: Sequence[GroupResult], metric: Scale) -> list[str]:
     """Why runs have no final value, or count as failed."""
     lost = [(r, o) for r in results for o in r.outcomes if o.final is None]
-    return [f"{r.name}, seed {o.seed}: {_status(o.run, metric)}" for r, o in lost]
+    notes = [f"{r.name}, seed {o.seed}: {_status(o.run, metric)}" for r, o in lost]
+    if len(results) > 1 and any(r.failed for r in results):
+        notes.append("a method with a failed run has no rank, since its mean lacks the worst")
+    return notes
 
 
 def dropped_notes(results: Sequence[GroupResult]) -> list[str]:
