@@ -52,6 +52,13 @@ def test_labels_of_any_kind_of_number(labels):
     assert dataset_from(Items(FORMS["PIL"], labels)).num_classes == 4
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_of_half_precision_become_floats(dtype):
+    x = torch.arange(80).reshape(40, 2).to(dtype)
+    data = dataset_from((x, torch.tensor(LABELS)), test_fraction=0.5)
+    assert data.train.x.dtype == torch.float32 and data.train.x.min() >= 0
+
+
 def test_torch_datasets():
     x, y = torch.rand(40, 7, dtype=torch.float64), torch.tensor(LABELS)
     data = dataset_from(TensorDataset(x, y), Subset(TensorDataset(x, y), [3, 5]))
