@@ -176,6 +176,8 @@ def test_a_model_no_vmap_can_run_is_trained_one_client_at_a_time(data):
     ):
         found = fit(module(Peeking), data, engine="vectorized", **SETTINGS)
     assert found.experiment.config.engine == "sequential"
+    assert "mapped over clients" in found.experiment.setup.chosen.reason
+    assert wanted.experiment.setup.chosen.reason == "as set"
     assert found.records == wanted.records
     with pytest.warns(UserWarning, match=r"as it is written.*numbers are read out of tensors"):
         found = fit(module(Peeking), data, engine="workers(processes=1)", **SETTINGS)

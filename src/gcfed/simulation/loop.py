@@ -97,7 +97,10 @@ def simulate_together(
         with naming_hooks(setups[0].algorithm):
             able = rehearse(setups[0], states[0].server, first)
         if able is not setups[0]:
-            setups = [replace(setup, engine=able.engine) for setup in setups]
+            setups = [
+                replace(setup, engine=able.engine, engine_reason=able.engine_reason)
+                for setup in setups
+            ]
     with setups[0].chosen.make() as engine, naming_hooks(setups[0].algorithm):
         for t in range(first, setups[0].schedule.rounds):
             while True:

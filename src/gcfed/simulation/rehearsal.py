@@ -24,6 +24,8 @@ from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import Clients
 
+NO_MAP = "the model cannot be mapped over clients"
+
 
 def rehearse(setup: Setup, server: Server, t: int) -> Setup:
     """Refuse an algorithm with a hook that is wrong; nothing is changed.
@@ -43,7 +45,7 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
     ``vmap`` cannot run a model that reads a number out of a tensor, as ``.item()`` and ``if`` do.
     """
     first = partial(_try_step, server=server._replace(state={}), t=t, algorithm=Algorithm())
-    alone = replace(setup, engine=Sequential.name)
+    alone = replace(setup, engine=Sequential.name, engine_reason=NO_MAP)
     with _told("the model and the loss cannot take a training step"):
         first(alone)
     try:

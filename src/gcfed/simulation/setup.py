@@ -41,6 +41,7 @@ class Setup:
 
     - ``engine``: how a cohort is trained: an engine by name, with its arguments if need be, or as
       an `Engine`, or a function of jobs.  A run opens it when it starts and closes it at its end.
+    - ``engine_reason``: why it is this engine, where it stands in the place of the one asked for.
     - ``precision``: how products are computed, ``"float32"`` being strict; ``"auto"`` is
       ``"tf32"`` on a GPU.
     - ``transform``: the first thing that a batch's x goes through, with a key in training
@@ -63,6 +64,7 @@ class Setup:
     optimizer: Optimizer
     schedule: Schedule
     engine: Engine | Train | str = "auto"
+    engine_reason: str = ""
     precision: Precision = "auto"
     loss: Loss = cross_entropy
     transform: Transform | None = None
@@ -140,7 +142,8 @@ class Setup:
     def chosen(self) -> Choice:
         """Which engine trains this run, and why it is this one."""
         batch_size = self.schedule.batch_size
-        return choose(self.engine, self.model, batch_size, self.precision, self.own_draws)
+        found = choose(self.engine, self.model, batch_size, self.precision, self.own_draws)
+        return found._replace(reason=self.engine_reason) if self.engine_reason else found
 
     @property
     def own_draws(self) -> tuple[str, ...]:
