@@ -49,11 +49,10 @@ def channels_first(x: np.ndarray, is_tensor: bool) -> np.ndarray:
 
 def as_array(value: Any, where: str) -> np.ndarray:
     """A value as an array of numbers or words."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        value = value.float() if value.dtype == torch.bfloat16 else value  # numpy has none
+    if isinstance(value, Tensor) and value.dtype == torch.bfloat16:
+        value = value.float()  # numpy has none
     try:
-        array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # it may be sparse, or hold nothing
         raise InputError(f"{where}: {str(error).splitlines()[0]}") from None
     if array.dtype.kind not in "biufU":
