@@ -23,6 +23,7 @@ from gcfed import (
     simulate,
     start,
 )
+from gcfed.core.calling import pad_token
 from gcfed.core.types import Examples
 from gcfed.data import Dataset
 from gcfed.engines import Choice
@@ -225,3 +226,20 @@ def test_runs_by_name_read_and_predict_several_inputs(tmp_path, data, gcfed):
     assert "gcfed" in str(costs(["gcfed"], model="text", dataset=data))
     with pytest.raises(InputError, match=r"'input_ids': \['n', 5\].*not"):
         load_run(tmp_path / "a").predict({**x, "attention_mask": x["attention_mask"][:, :3]})
+
+
+@pytest.mark.parametrize(
+    ("config", "token"),
+    [
+        ({"pad_token_id": 7, "vocab_size": 9}, 7),
+        ({"pad_token_id": 9, "vocab_size": 9}, 0),  # of a tokenizer that knows more words
+        ({"pad_token_id": -1}, 0),
+        ({"pad_token_id": None}, 0),
+        ({"pad_token_id": 3}, 3),
+    ],
+)
+def test_texts_are_filled_up_with_a_token_that_the_model_has(config, token):
+    module = nn.Linear(1, 1)
+    module.config = SimpleNamespace(**config)
+    assert pad_token(module) == token
+    assert pad_token(nn.Linear(1, 1)) == 0

@@ -85,13 +85,25 @@ MODULES = {
         ),
         ["last.bias", "last.weight"],
     ),
-    "fixed classes behind a projection": (
+    "classes that are mixed afterwards": (
         Net(
-            lambda n, x: hidden(n, x) @ n.projection @ torch.ones(5, 3),
+            lambda n, x: n.last(hidden(n, x)).softmax(1) @ n.confusion,
             body=body(),
-            projection=nn.Parameter(torch.randn(6, 5)),
+            last=nn.Linear(6, 3),
+            confusion=nn.Parameter(torch.eye(3)),
         ),
-        ["projection"],
+        ["last.bias", "last.weight"],
+    ),
+    "places that are mixed afterwards": (
+        Net(
+            lambda n, x: (n.places @ n.last(hidden(n, x.reshape(-1, 1, 4).expand(-1, 5, 4)))).mean(
+                1
+            ),
+            body=body(),
+            last=nn.Linear(6, 3),
+            places=nn.Parameter(torch.eye(5)),
+        ),
+        ["last.bias", "last.weight"],
     ),
     "a bare layer": (nn.Linear(4, 3), ["bias", "weight"]),
     "an auxiliary layer in training alone": (

@@ -105,6 +105,49 @@ def test_one_logit_tells_label_1_from_label_0(shape, dtype):
     assert value(named("macro_f1"), logits, y) == pytest.approx(2 / (2 + 1 + 1))
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 3), (2, 1, 1, 3)], ids=str)
+def test_one_logit_of_each_pixel(shape):
+    logits = torch.tensor([[2.0, -1.0, 0.5], [-3.0, 1.0, 1.0]]).reshape(2, 1, 1, 3)
+    y = torch.tensor([[1, 0, 0], [1, 1, 1]]).reshape(shape)
+    assert value(named("accuracy"), logits, y) == pytest.approx(4 / 6)
+
+
+HALVES = (torch.linspace(-1, 1, 120)[:, None], (torch.arange(120) >= 60).long())
+
+
+def one_output(*after):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1), *after)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1"])
+@pytest.mark.parametrize("loss", [nn.BCELoss(), nn.functional.binary_cross_entropy])
+def test_probabilities_are_not_taken_for_logits(metric, loss):
+    x, y = HALVES
+    with pytest.raises(InputError, match=f"metric {metric} reads logits, and the loss reads prob"):
+        fit(
+            one_output(nn.Sigmoid()),
+            (x, y[:, None].float()),
+            loss=loss,
+            metrics=[metric],
+            **SETTINGS,
+        )
+
+
+@pytest.mark.parametrize("labels", [HALVES[1], torch.arange(120) % 5])
+def test_one_number_under_a_loss_of_ones_own_is_judged_by_the_loss(labels):
+    def distance(outputs, y):
+        return (outputs[:, 0] - y).abs()
+
+    found = fit(one_output(), (HALVES[0], labels), loss=distance, **SETTINGS)
+    assert found.experiment.metric.name == "loss"
+
+
+def test_the_accuracy_of_one_logit_that_learns():
+    found = fit(one_output(), HALVES, loss="bce", metrics=["accuracy"], lr=0.5, **SETTINGS)
+    assert found["test_accuracy"][-1] > 0.9
+
+
 def test_macro_f1_is_the_mean_over_classes():
     """Class 3 neither occurs nor is predicted, and class 2 is never right."""
     predicted, y = torch.tensor([0, 0, 1, 2, 1]), torch.tensor([0, 1, 1, 1, 2])

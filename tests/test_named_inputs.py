@@ -265,3 +265,28 @@ def test_how_far_texts_are_padded_changes_nothing():
             settings |= {"engine": engine, "metrics": ["perplexity"], "loss": next_token}
             found.append(fit(module, table, table, algorithm="fedavg", **settings))
     assert len({round(history["test_perplexity"][-1], 5) for history in found}) == 1
+
+
+TEXTS = [[5, 6, 7], [5, 6], [8], [9, 5, 6, 7]] * 10
+
+
+def test_texts_in_pairs_are_padded():
+    items = [({"input_ids": text}, i % 2) for i, text in enumerate(TEXTS)]
+    found = dataset_from(items, test_fraction=0.5, pad=3)
+    assert found.train.x["input_ids"].shape[1] == 4 and 3 in found.train.x["input_ids"]
+    assert set(found.train.x) == {"input_ids", "attention_mask"}
+
+
+def test_a_list_of_texts_with_a_label_at_each_place_is_no_list_of_clients():
+    items = [({"input_ids": np.array(t)}, np.array(t) % 2) for t in TEXTS]
+    found = dataset_from(items, test_fraction=0.5)
+    assert found.keys == {} and found.train.y.shape[1] == 4
+
+
+@pytest.mark.parametrize("first", [2, 5])
+def test_clients_may_be_lists_of_dicts_of_any_length(first):
+    def held(count):
+        return [{"x": np.ones(3, np.float32) * i, "label": i % 2} for i in range(count)]
+
+    found = dataset_from([held(first), held(6)], test_fraction=0.5)
+    assert sorted(set(found.keys["client"].tolist())) == [0, 1]

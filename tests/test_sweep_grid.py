@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from running import TINY, tiny
+from torch import nn
 
-from gcfed import InputError, RunStore, Sweep
+from gcfed import MODELS, InputError, RunStore, Sweep
 from gcfed.cli.sweep import short
 from gcfed.config.build import build
 from gcfed.sweeps.cost import bytes_a_client, cost, examples_a_round, forward_flops
@@ -256,17 +257,18 @@ def test_a_model_is_made_and_tried_once_for_cells_that_share_it(tmp_path, monkey
     for name in calls:
         counted(name)
     grid = {
+        "init_seed": [0, 1],
+        "loss": ["cross_entropy", "cross_entropy(label_smoothing=0.1)"],
         "algorithm": ["fedavg", "gcfed", "scaffold"],
         "alpha": [0.1, 1.0],
-        "loss": ["cross_entropy", "cross_entropy(label_smoothing=0.1)"],
-        "init_seed": [0, 1],
     }
     text = {key: value for key, value in TINY.items() if key not in grid}
     made = Sweep({**text, "grid": grid}, tmp_path)
     assert len(made.plans) == 24
     assert calls == {"module_for": 4, "try_model": 4}
-    assert [plan.cost for plan in made.plans[:8]] == [plan.cost for plan in made.plans[8:16]]
-    assert made.plans[16].cost.bytes == 2 * made.plans[0].cost.bytes  # scaffold's variates
+    costs = [plan.cost for plan in made.plans]
+    assert costs[:6] == costs[6:12] == costs[12:18] == costs[18:]
+    assert costs[4].bytes == 2 * costs[0].bytes  # scaffold's variates
 
 
 def test_a_shared_model_is_the_one_that_would_have_been_made():
@@ -277,6 +279,23 @@ def test_a_shared_model_is_the_one_that_would_have_been_made():
     assert shared.setup.model is first.setup.model
     for name, weight in alone.setup.initial.items():
         assert torch.equal(shared.setup.initial[name], weight)
+
+
+def test_a_model_is_not_shared_with_cells_to_which_padding_matters(registries):
+    class Centred(nn.Module):
+        def __init__(self, shape, num_classes):
+            super().__init__()
+            self.last = nn.Linear(64, num_classes)
+
+        def forward(self, x):
+            x = x.flatten(1)
+            return self.last(x - x.mean(0))
+
+    MODELS.register("centred")(Centred)
+    padded, plain = (build(tiny(model="centred", fill=fill)) for fill in ("none", "repeat"))
+    beside = build(tiny(model="centred", fill="repeat", seed=1), beside=padded)
+    assert padded.setup.model.cross_batch
+    assert beside.setup.model.cross_batch == plain.setup.model.cross_batch == []
 
 
 def test_numbers_in_short():

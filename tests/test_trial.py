@@ -171,6 +171,37 @@ def test_a_batch_norm_is_found_where_the_first_examples_are_alike(data):
     assert note_mixing(Model(Mixing()), same).cross_batch == ["the model (Mixing)"]
 
 
+class Masked(Mixing):
+    """A batch norm by hand, and a class that is never given."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x):
+        out = super().forward(x)
+        return torch.cat([out[:, :2], torch.full_like(out[:, :1], self.value)], 1)
+
+
+@pytest.mark.parametrize("value", [-1e4, -1e9, -torch.inf])
+def test_a_masked_class_hides_no_mixing(value, data):
+    assert note_mixing(Model(Masked(value)), data[0][:3]).cross_batch
+
+
+def test_texts_that_alternate_hide_no_mixing():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.last = nn.Embedding(9, 5), nn.Linear(5, 3)
+
+        def forward(self, x):
+            h = self.words(x).mean(1)
+            return self.last(h - h.mean(0))
+
+    texts = torch.tensor([[1, 2], [3, 4], [1, 2]])
+    assert note_mixing(Model(Centred()), texts).cross_batch
+
+
 def attentive():
     layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.3, batch_first=True)
     return nn.Sequential(nn.Unflatten(1, (1, 6)), layer, nn.Flatten(), nn.Linear(6, 3))

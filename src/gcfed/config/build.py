@@ -18,7 +18,7 @@ from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
 from gcfed.config.suited import suited
 from gcfed.config.targets import loss_text, make_loss, metrics_for
-from gcfed.config.trial import known, try_model
+from gcfed.config.trial import known, try_metrics, try_model
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.lazy import LazyInputs
 from gcfed.core.losses import LOSSES, Loss
@@ -182,9 +182,12 @@ def build(
     )
     for probe in probes.values():
         probe.check(setup)
-    metrics = metrics_for(config, names["loss"], loss, dataset, given.metrics)
-    if not tried:
-        try_model(setup, dataset, metrics)
+    if tried:
+        metrics = tried.tests["test"].metrics
+    else:
+        outputs = try_model(setup, dataset)
+        metrics = metrics_for(config, names["loss"], loss, dataset, outputs, given.metrics)
+        try_metrics(metrics, setup, dataset, outputs)
     refuse_lone_examples(setup)
     if setup.chosen.make().pads:  # if it cannot train the model, the config names another
         setup = with_able_engine(setup, start(setup).server, 0)
@@ -263,9 +266,10 @@ def _absolute(path: str | None) -> str | None:
 def _alike(model: Model, other: Model) -> bool:
     """Whether two models differ in nothing but what is trained."""
     fixed, others = model.fixed(), other.fixed()
-    return fixed.keys() == others.keys() and all(
-        torch.equal(fixed[name], others[name]) for name in fixed
-    )
+    found = [
+        (m.roles, m.cross_batch, tuple(values)) for m, values in ((model, fixed), (other, others))
+    ]
+    return found[0] == found[1] and all(torch.equal(fixed[name], others[name]) for name in fixed)
 
 
 def _device(name: str) -> torch.device:

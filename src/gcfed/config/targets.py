@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gcfed.config.settings import Config
 from gcfed.core.losses import (
@@ -13,6 +13,7 @@ from gcfed.core.losses import (
     is_of_numbers,
     named_loss,
     per_example,
+    reads_logits,
 )
 from gcfed.core.metrics import METRICS, AnyMetric, Metrics, as_metrics, named
 from gcfed.data import Dataset
@@ -48,12 +49,22 @@ def make_loss(text: str, dataset: Dataset, given: Loss | None) -> Loss:
 
 
 def metrics_for(
-    config: Config, text: str, loss: Loss, dataset: Dataset, given: Metrics | None
+    config: Config,
+    text: str,
+    loss: Loss,
+    dataset: Dataset,
+    outputs: Tensor,
+    given: Metrics | None,
 ) -> dict[str, AnyMetric]:
-    """The metrics that are given or named, or else what suits the labels and the loss."""
+    """The metrics that are given or named, or else what suits the labels and the loss.
+
+    ``outputs`` are what the model gives of some examples.  One number of each may be anything,
+    unless the loss reads it as a logit.
+    """
     if given:
         return as_metrics(given)
-    classified = dataset.has_classes and not is_of_numbers(loss)
+    several = outputs.numel() > len(outputs) or reads_logits(loss)
+    classified = dataset.has_classes and several and not is_of_numbers(loss)
     usual = SUITED.get(text.partition("(")[0], "accuracy" if classified else "loss")
     if usual == "macro_f1" and not _are_whole(dataset):
         usual = "loss"  # labels between 0 and 1 are neither

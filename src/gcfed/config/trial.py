@@ -12,7 +12,14 @@ from gcfed.core.batches import Fill
 from gcfed.core.heads import trace_head
 from gcfed.core.ignored import IGNORED
 from gcfed.core.lazy import LazyInputs, loaded
-from gcfed.core.losses import Loss, bce, is_cross_entropy, next_token, token
+from gcfed.core.losses import (
+    Loss,
+    bce,
+    is_cross_entropy,
+    next_token,
+    reads_probabilities,
+    token,
+)
 from gcfed.core.metrics import AnyMetric, Metric, PerExample
 from gcfed.core.mixing import note_mixing
 from gcfed.core.model import Model
@@ -27,8 +34,11 @@ from gcfed.simulation.snapshot import start
 TRIED = 3  # examples, so that a mean over them can be told from a number for each
 
 
-def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) -> None:
-    """Show the model, the loss and metrics some examples: what fails is refused before a run."""
+def try_model(setup: Setup, dataset: Dataset) -> Tensor:
+    """Show the model and the loss some examples, of which the outputs are given.
+
+    What fails is refused before a run.
+    """
     x, y = loaded(tree.take(dataset.test.x, slice(TRIED))), dataset.test.y[:TRIED]
     server = start(setup).server
     try:
@@ -49,11 +59,25 @@ def try_model(setup: Setup, dataset: Dataset, metrics: Mapping[str, AnyMetric]) 
     _check_places(setup.loss, dataset, logits)
     _try_function("loss", setup.loss, logits, y)
     _try_training(setup, server, dataset.train)
+    return logits
+
+
+def try_metrics(
+    metrics: Mapping[str, AnyMetric], setup: Setup, dataset: Dataset, logits: Tensor
+) -> None:
+    """Show metrics what the model gives of the first test examples; what fails is refused."""
+    y = dataset.test.y[:TRIED]
     for name, metric in metrics.items():
         if isinstance(metric, Metric) and metric.of is not None:
             _try_function(f"metric {name}", metric.of, *metric.pair(logits, y, setup.loss))
             if metric.classes:
-                _check_classes(name, dataset, one_each=logits.numel() == y.numel())
+                one_each = logits.numel() == y.numel()
+                _check_classes(name, dataset, one_each=one_each)
+                if one_each and reads_probabilities(setup.loss):
+                    raise InputError(
+                        f"metric {name} reads logits, and the loss reads probabilities: leave the "
+                        "sigmoid out of the model and give loss='bce'"
+                    )
         try:
             _try_metric(metric, setup, logits, y)
         except Exception as error:

@@ -1,6 +1,7 @@
 """How a module is called on what a batch holds, and its logits found in what it returns."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,10 +48,13 @@ def names_taken(module: nn.Module) -> tuple[str, ...]:
 def pad_token(module: nn.Module) -> int:
     """The token with which ``module`` wants texts filled up: its config says so, or else it is 0.
 
-    An adapter of peft has the config of the model that it wraps.
+    An adapter of peft has the config of the model that it wraps.  Some name a token that they do
+    not have, such as -1.
     """
-    token = getattr(getattr(module, "config", None), "pad_token_id", None)
-    return token if isinstance(token, int) and token >= 0 else 0  # Llama's may be -1: none
+    config = getattr(module, "config", None)
+    token, words = (getattr(config, name, None) for name in ("pad_token_id", "vocab_size"))
+    limit = words if isinstance(words, int) else math.inf
+    return token if isinstance(token, int) and 0 <= token < limit else 0
 
 
 def called(module: nn.Module, x: Inputs) -> Output:

@@ -40,7 +40,11 @@ def _last_layers(model: Model, x: Inputs) -> Iterator[str]:
         out, _ = model(params, x, buffers=model.buffers, train=False)
     ends = {_node(output): name for name, output in found.items() if output.grad_fn is not None}
     weights = {w: n for n, w in params.items() if model.roles[n].kind in (*WEIGHTS, "embedding")}
-    matrices = {w: n for n, w in params.items() if w.ndim > 1 and model.roles[n].kind == "other"}
+    matrices = {
+        w: n
+        for n, w in params.items()
+        if model.roles[n].kind == "other" and _has_classes(w, out.logits.shape[-1])
+    }
     seen, todo = set(), [out.logits.grad_fn]
     while todo:
         node = todo.pop()
@@ -82,6 +86,11 @@ def _weight(node: Any, weights: Mapping[Tensor, str]) -> str | None:
     while node is not None and len(node.next_functions) == 1:
         node = node.next_functions[0][0]
     return weights.get(getattr(node, "variable", None))  # type: ignore[arg-type]
+
+
+def _has_classes(weight: Tensor, num_classes: int) -> bool:
+    """Whether a matrix makes classes of features: one axis alone is that of classes."""
+    return weight.ndim > 1 and sum(size == num_classes for size in weight.shape) == 1
 
 
 def _own_matrix(product: Any, ends: Collection[Any], matrices: Mapping[Tensor, str]) -> list[str]:

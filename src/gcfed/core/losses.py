@@ -138,6 +138,17 @@ def is_cross_entropy(loss: Loss) -> bool:
     return function in (cross_entropy, F.cross_entropy) or isinstance(loss, nn.CrossEntropyLoss)
 
 
+def reads_logits(loss: Loss) -> bool:
+    """Whether a loss, ours or torch's, reads one output as a logit of label 1."""
+    functions = bce, F.binary_cross_entropy_with_logits
+    return getattr(loss, "func", loss) in functions or isinstance(loss, nn.BCEWithLogitsLoss)
+
+
+def reads_probabilities(loss: Loss) -> bool:
+    """Whether a loss, which is then torch's, reads one output as the probability of label 1."""
+    return getattr(loss, "func", loss) is F.binary_cross_entropy or isinstance(loss, nn.BCELoss)
+
+
 def is_of_numbers(loss: Loss) -> bool:
     """Whether a loss, ours or torch's, measures how far outputs are from labels."""
     functions = mse, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss

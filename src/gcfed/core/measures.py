@@ -11,12 +11,13 @@ from gcfed.errors import InputError
 
 def is_correct(logits: Tensor, y: Tensor) -> Tensor:
     """Whether the largest logit is that of the label."""
-    return _class_logits(logits, y).argmax(1) == y
+    logits, y = _class_logits(logits, y)
+    return logits.argmax(1) == y
 
 
 def is_among_five(logits: Tensor, y: Tensor) -> Tensor:
     """Whether the label is among the five largest logits."""
-    logits = _class_logits(logits, y)
+    logits, y = _class_logits(logits, y)
     return (logits.topk(min(5, logits.shape[1]), 1).indices == y[:, None]).any(1)
 
 
@@ -30,20 +31,23 @@ def _each_class(logits: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
 
 
-def _class_logits(logits: Tensor, y: Tensor) -> Tensor:
-    """Logits of each class on axis 1; labels that are no classes are refused.
+def _class_logits(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of each class on axis 1, and labels; those that are no classes are refused.
 
-    A token, or a pixel, has logits and a class of its own.
+    A token, or a pixel, has logits and a class of its own.  Where there is one logit, labels may
+    have an axis for it too.
     """
-    if logits.numel() == len(y) == y.numel():
-        logits = _each_class(logits.reshape(len(y), 1, *y.shape[1:]))
+    logits = logits[:, None] if logits.ndim == 1 else logits
+    if logits.shape[1] == 1:
+        y = y[:, 0] if y.shape == logits.shape else y
+        logits = _each_class(logits)
     wanted = (len(logits), *logits.shape[2:])
     if logits.ndim < 2 or y.shape != wanted:
         raise InputError(
             f"an example has logits of shape {list(logits.shape[1:])} and a label of shape "
             f"{list(y.shape[1:])}, where classes of shape {list(wanted[1:])} belong"
         )
-    return logits
+    return logits, y
 
 
 def hits_and_misses(logits: Tensor, y: Tensor) -> Tensor:
@@ -52,7 +56,7 @@ def hits_and_misses(logits: Tensor, y: Tensor) -> Tensor:
         predicted, labels = (x.reshape(len(y), -1) for x in (as_labels(logits, y) > 0, y))
         predicted, actual = predicted & (labels != IGNORED), labels > 0
     else:
-        logits = _class_logits(logits, y)
+        logits, y = _class_logits(logits, y)
         counted, num_classes = (y != IGNORED)[..., None], logits.shape[1]
         classes = (logits.argmax(1), y.where(y != IGNORED, 0))
         predicted, actual = ((F.one_hot(c, num_classes) > 0) & counted for c in classes)

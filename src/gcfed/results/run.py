@@ -159,12 +159,13 @@ class Run:
     def predict(self, x: Any) -> Tensor:
         """The class of each of these raw examples; images are bytes to 255 or floats to 1.
 
-        Where an example has no class, or one for each of its tokens, it is what the model says; and
-        so it is where labels are numbers to the loss, whole or not.
+        Where an example has no class, or one for each of its tokens, it is what the model says.  So
+        it is where labels are numbers to the loss, whole or not, and where a model gives one number
+        that is not known to be a logit.
         """
-        found, num_classes = self.logits(x), self._saved.about["num_classes"]
-        has_class = found.ndim == 2 and num_classes and (found.shape[1] > 1 or num_classes == 2)
-        return likeliest(found) if has_class and self.config.loss != "mse" else found
+        found, loss = self.logits(x), self.config.loss
+        is_class = self._saved.about["num_classes"] and found.ndim == 2 and loss != "mse"
+        return likeliest(found) if is_class and (found.shape[1] > 1 or loss == "bce") else found
 
     @cached_property
     def _saved(self) -> SavedModel:

@@ -67,8 +67,9 @@ def plan(grid: Grid, store: RunStore, device: str, *, quiet: bool = True) -> lis
     """Look at every cell of a grid; what cannot be built, or is one run twice, is an error.
 
     A cell is built on the host with its first seed: the others differ in what is drawn.  Data are
-    read once for cells of the same model, and a model is made and tried once for cells that differ
-    in other settings.  If it is not to be ``quiet``, how far it is with many cells is shown.
+    read once for cells of the same model, and a model is made and tried once for cells in a row
+    that differ in other settings.  If it is not to be ``quiet``, how far it is with many cells is
+    shown.
     """
     builder, pace, seen = Builder(), RecordedPace(store.runs()), dict[str, Cell]()
 
@@ -102,7 +103,7 @@ class Builder:
 
     def __init__(self) -> None:
         self._first: dict[object, Experiment] = {}
-        self._tried: dict[object, Experiment] = {}
+        self._tried: dict[object, tuple[object, Experiment]] = {}  # the last, for each of `_first`
         self._data_sha256: dict[object, str] = {}
         self._forward: dict[object, int | None] = {}
         self._bytes: dict[object, int] = {}
@@ -117,12 +118,13 @@ class Builder:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # they come again when the cell is trained
                 require(config.track)
-                first, tried = self._first.get(alike), self._tried.get(trial)
-                experiment = build(config, beside=first, tried=tried)
+                before, tried = self._tried.get(alike, (None, None))
+                tried = tried if before == trial else None
+                experiment = build(config, beside=self._first.get(alike), tried=tried)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         self._first.setdefault(alike, experiment)
-        self._tried.setdefault(trial, experiment)
+        self._tried[alike] = (trial, experiment)
         return experiment
 
     def cost(self, experiment: Experiment) -> RoundCost:

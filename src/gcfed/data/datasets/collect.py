@@ -10,7 +10,7 @@ from torch import Tensor
 from gcfed.core.lazy import LazyInputs
 from gcfed.data.datasets.arrays import Collected, from_arrays
 from gcfed.data.datasets.lazy_items import Lazy, joined_lazily
-from gcfed.data.datasets.named_inputs import from_columns, is_named_pair, joined
+from gcfed.data.datasets.named_inputs import TEXT, from_columns, is_named_pair, joined
 from gcfed.data.datasets.own_files import folder_of_images
 from gcfed.data.datasets.own_items import (
     Columns,
@@ -123,10 +123,15 @@ def _is_pair_of_arrays(source: Any) -> bool:
     return is_listed or _is_data_of_client(source)
 
 
+def _is_listed(value: Any) -> bool:
+    return isinstance(value, list | tuple) or np.ndim(value) > 0
+
+
 def _is_data_of_client(item: Any) -> bool:
     """Whether an item of a list is two arrays: the inputs and labels of a client."""
     if is_named_pair(item):
-        return isinstance(item[1], list | tuple) or np.ndim(item[1]) > 0
+        texts = item[0].get(TEXT[0], ())  # one text alone is an example
+        return _is_listed(item[1]) and (len(texts) == 0 or _is_listed(texts[0]))
     return (
         isinstance(item, list | tuple)
         and len(item) == 2
@@ -139,7 +144,10 @@ def _is_by_client(source: Any) -> bool:
 
 
 def _is_example(item: Any) -> bool:
-    return isinstance(item, list | tuple) and len(item) == 2 and not _is_data_of_client(item)
+    """Whether an item of a list is an input and its label, and not what a client holds."""
+    if not isinstance(item, list | tuple) or len(item) != 2 or isinstance(item[1], Mapping):
+        return False
+    return not _is_data_of_client(item)
 
 
 def _refuse_broken_pair(parts: Sequence[Any]) -> None:

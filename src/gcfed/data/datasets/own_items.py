@@ -104,7 +104,8 @@ def from_pairs_with_dicts(source: Any, where: str, columns: Columns) -> Collecte
     lazy = isinstance(source, Lazy)
     rows = PairRows(source.dataset if lazy else source)
     names = tuple(name for name in RowTable(rows, where).column_names if name != rows.LABEL)
-    x = columns.x or (names[0] if len(names) == 1 else names)
+    alone = len(names) == 1 and names != usual_inputs(names)  # a text stays a column, to be padded
+    x = columns.x or (names[0] if alone else names)
     named = columns._replace(x=x, y=rows.LABEL)
     return from_table(replace(source, dataset=rows) if lazy else rows, where, named)
 

@@ -72,7 +72,9 @@ def holds_dicts(source: Any) -> bool:
 def holds_pairs_with_dicts(source: Any) -> bool:
     """Whether they are pairs of inputs by name and a label."""
     first = _first(source)
-    return isinstance(first, list | tuple) and len(first) == 2 and isinstance(first[0], Mapping)
+    if not isinstance(first, list | tuple) or len(first) != 2:
+        return False
+    return isinstance(first[0], Mapping) and not isinstance(first[1], Mapping)
 
 
 def _first(source: Any) -> Any:
