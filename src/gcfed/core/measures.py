@@ -42,7 +42,7 @@ def _class_logits(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         y = y[:, 0] if y.shape == logits.shape else y
         logits = _each_class(logits)
     wanted = (len(logits), *logits.shape[2:])
-    if logits.ndim < 2 or y.shape != wanted:
+    if y.shape != wanted:
         raise InputError(
             f"an example has logits of shape {list(logits.shape[1:])} and a label of shape "
             f"{list(y.shape[1:])}, where classes of shape {list(wanted[1:])} belong"
