@@ -330,7 +330,7 @@ def test_methods_whose_names_hold_commas(gcfed, tmp_path):
         (["small-scale", "--cells", "cifar12"], "cell of small-scale"),
         (["small-scale", "--algorithms", "fedavgg"], "method of small-scale"),
         (["small-scale", "--algorithms", ""], "method of small-scale"),
-        (["cka", "--cells", "iid 5/200", "--algorithms", "gcfed"], "which have iid 5/200: FedAvg"),
+        (["cka", "--cells", "iid 5/200", "--algorithms", "gcfed"], "has GC-Fed: iid 5/200: FedAvg"),
         (["small-scale", "--seeds", "0"], "--seeds is at least 1"),
         (["small-scale", "--rounds", "0"], "--rounds is at least 1"),
         (["small-scale", "--out", "x.doc"], "x.doc"),

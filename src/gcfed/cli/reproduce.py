@@ -168,14 +168,14 @@ def _print_costs(wanted: "Extent", store: Path, devices: str | None, per_device:
         return
     others = stand_ins(wanted)
     for name in others:
-        console.say(f"{name} is not at hand as a whole: blank images stand for it")
+        console.say(f"{name} is not at hand, or not all of it: blank images stand for it")
     grid = replace(wanted, stand_ins=others).grid()
     sweep = Sweep(grid, store, devices, per_device=per_device, quiet=False)
     print_plans(sweep, as_json=False)
 
 
 def _warn_of_parts(wanted: "Extent") -> None:
-    """Say which data at hand are a part of the paper's, by which its numbers cannot be had."""
+    """Say of which data sets fewer examples are at hand than the paper trains on."""
     from gcfed.paper.stand_in import parts_at_hand
 
     for name, (found, whole) in parts_at_hand(wanted).items():
@@ -200,12 +200,12 @@ def _train(wanted: "Extent", report: Report, sweep: "Sweep", *, only_found: bool
         console.say(f"cell {state.cell.number} ({state.cell.name}) failed: {state.reason}")
     if made.made.numbers:
         report.show(made)
+        if only_found or not sweep.is_stopped:
+            report.write(made)
     elif only_found:
         raise InputError(
             f"no cell of {wanted.item.name} that was asked for is done in {sweep.store.folder}"
         )
-    if made.made.numbers and (only_found or not sweep.is_stopped):
-        report.write(made)
     if only_found:
         return
     if sweep.is_stopped:

@@ -266,10 +266,12 @@ def _absolute(path: str | None) -> str | None:
 def _alike(model: Model, other: Model) -> bool:
     """Whether two models differ in nothing but what is trained."""
     fixed, others = model.fixed(), other.fixed()
-    found = [
-        (m.roles, m.cross_batch, tuple(values)) for m, values in ((model, fixed), (other, others))
-    ]
-    return found[0] == found[1] and all(torch.equal(fixed[name], others[name]) for name in fixed)
+    return (
+        model.roles == other.roles
+        and model.cross_batch == other.cross_batch
+        and fixed.keys() == others.keys()
+        and all(torch.equal(fixed[name], others[name]) for name in fixed)
+    )
 
 
 def _device(name: str) -> torch.device:

@@ -94,9 +94,9 @@ def _has_classes(weight: Tensor, num_classes: int) -> bool:
 
 
 def _own_matrix(product: Any, ends: Collection[Any], matrices: Mapping[Tensor, str]) -> list[str]:
-    """The parameters that are no layer's and by which a product multiplies what layers give.
+    """The bare matrices by which a product multiplies what layers give.
 
-    Such a matrix may have been changed on its way, as a classifier by cosines does with its own.
+    They may be changed before that: a classifier by cosines normalises its own.
     """
     if "mm" not in product.name().lower():
         return []

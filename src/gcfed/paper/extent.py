@@ -129,9 +129,7 @@ def extent(
     )
     if not wanted.parts:
         held = "; ".join(f"{cell.name}: {', '.join(cell.methods)}" for cell in wanted.cells)
-        raise InputError(
-            f"{' and '.join(wanted.methods)} are not in these cells, which have {held}"
-        )
+        raise InputError(f"no cell that was asked for has {', '.join(wanted.methods)}: {held}")
     return wanted
 
 

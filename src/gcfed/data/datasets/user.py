@@ -59,7 +59,7 @@ def dataset_from(
     data frame are all others where None is in their place.  Several inputs go to the model by
     these names; texts of different lengths are filled up with the token ``pad``.  A pair may have a
     dict of arrays as its inputs.  ``takes`` are the names that the model's ``forward`` takes: if
-    the usual inputs of a table are among them, other columns of numbers that are become inputs too.
+    the usual input of a table is among them, it gets all other columns of numbers that are, too.
 
     Images may be tensors, arrays or PIL's; bytes stay bytes.  Labels are numbers from 0 or words.
     Other numbers that are not whole become ``dtype``.  Without ``test``, every class (or every
