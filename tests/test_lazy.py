@@ -28,7 +28,7 @@ from gcfed import (
     simulate,
 )
 from gcfed.algorithms import FedAvg
-from gcfed.config.identity import fingerprint
+from gcfed.config.fingerprint import fingerprint
 from gcfed.core.batches import Batches
 from gcfed.core.lazy import LazyInputs, loaded
 from gcfed.data import Lazy, dataset_from

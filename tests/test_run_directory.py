@@ -15,9 +15,9 @@ from torch import nn
 
 import gcfed as package
 from gcfed import DATASETS, MODELS, Dataset, Examples, InputError, load_run, predict, run
-from gcfed.config import identity as identity_module
+from gcfed.config import build as build_module, fingerprint as fingerprint_module
 from gcfed.config.build import build
-from gcfed.config.identity import fingerprint
+from gcfed.config.fingerprint import fingerprint
 from gcfed.data.augmentation import ImageTransform
 from gcfed.runs.train import run_together
 from gcfed.simulation.lines import weights_sha256
@@ -484,9 +484,40 @@ def test_data_that_runs_share_are_hashed_once_for_all(tmp_path, monkeypatch):
         asked.append(dataset)
         return fingerprint(dataset)
 
-    monkeypatch.setattr(identity_module, "fingerprint", counted)
+    monkeypatch.setattr(fingerprint_module, "fingerprint", counted)
     seeds = [tiny(seed=seed, rounds=1) for seed in range(3)]
     run_together(seeds, [tmp_path / str(seed) for seed in range(3)])
     assert len(asked) == 1
     shas = [load_run(tmp_path / str(seed)).identity["data_sha256"] for seed in range(3)]
     assert shas == [fingerprint(asked[0])] * 3
+
+
+def test_data_are_hashed_beside_the_trial_of_the_model(tmp_path, monkeypatch):
+    """The hash waits here for the trial to have begun; a store asks for it twice."""
+    tried, by = threading.Event(), []
+    try_model = build_module.try_model
+
+    def begun(*arguments):
+        tried.set()
+        return try_model(*arguments)
+
+    def waiting(dataset):
+        assert tried.wait(60)
+        by.append(threading.current_thread())
+        return fingerprint(dataset)
+
+    monkeypatch.setattr(build_module, "try_model", begun)
+    monkeypatch.setattr(fingerprint_module, "fingerprint", waiting)
+    made = package.RunStore(tmp_path).run(tiny(rounds=1))
+    assert made.identity["data_sha256"] == fingerprint(build(tiny()).dataset)
+    assert len(by) == 1 and by[0] is not threading.main_thread() and not by[0].is_alive()
+
+
+def test_a_hash_that_fails_says_so_where_it_is_asked_for(monkeypatch):
+    def broken(dataset):
+        raise InputError("no such bytes")
+
+    monkeypatch.setattr(fingerprint_module, "fingerprint", broken)
+    made = build(tiny(), hashed=True)
+    with pytest.raises(InputError, match="no such bytes"):
+        made.data.sha256()

@@ -17,7 +17,8 @@ from torch import nn
 from gcfed import MODELS, Dataset, Examples, InputError, RunStore, load_run, run
 from gcfed.config import plugins
 from gcfed.config.build import build
-from gcfed.config.identity import LAST_BITS, SAMPLE, WAYS, digest, fingerprint, identity
+from gcfed.config.fingerprint import SAMPLE, fingerprint
+from gcfed.config.identity import LAST_BITS, WAYS, digest, identity
 from gcfed.config.settings import Config
 from gcfed.results.seal import SEAL
 

@@ -13,6 +13,7 @@ from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_probes, measure
 from gcfed.config.client_sizes import refuse_lone_examples, warn_of_small_clients
+from gcfed.config.fingerprint import Fingerprint
 from gcfed.config.materials import divide_data, load_weights, module_for, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
@@ -83,6 +84,7 @@ class Experiment:
     tests: dict[str, TestSet]
     statistics: PartitionStatistics
     dataset: Dataset
+    data: Fingerprint
     probes: dict[str, Probe]
     reason: str = ""
 
@@ -134,11 +136,13 @@ def build(
     *,
     beside: Experiment | None = None,
     tried: Experiment | None = None,
+    hashed: bool = False,
 ) -> Experiment:
     """The experiment that ``config`` describes, with what is ``given`` in the place of its names.
 
     What it has in common with the one ``beside`` it, of another seed, is shared and not copied.  If
-    one was ``tried`` that differs in none of `TRIAL`, its model is shared and not tried again.
+    one was ``tried`` that differs in none of `TRIAL`, its model is shared and not tried again.  If
+    data will be ``hashed``, that begins beside the rest.
     """
     beside = tried or beside
     load_plugins(config.plugins)
@@ -148,6 +152,7 @@ def build(
     availability, names["availability"] = settled_availability(config.availability)
     probes = make_probes(config.probes)
     whole = given.dataset or (beside.dataset if beside else _dataset(config))
+    data = beside.data if beside and whole is beside.dataset else Fingerprint(whole, ahead=hashed)
     whole = whole.to(device)
     names["loss"] = loss_text(config, whole, given.loss)
     loss = make_loss(names["loss"], whole, given.loss)
@@ -198,6 +203,7 @@ def build(
         tests={split: TestSet(*examples, metrics) for split, examples in tests.items()},
         statistics=partition_statistics(partition, dataset.pool),
         dataset=whole,
+        data=data,
         probes=probes,
         reason=choice.reason if choice else "",
     )

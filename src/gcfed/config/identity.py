@@ -3,30 +3,24 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from gcfed.algorithms import ALGORITHMS, spec
 from gcfed.algorithms.centralized import AbstractGC
 from gcfed.algorithms.corrected import Scaffold
 from gcfed.config.build import Experiment
 from gcfed.config.settings import Config
-from gcfed.core import tree
 from gcfed.core.chain import parts
-from gcfed.core.lazy import LazyInputs, Stored, loaded
 from gcfed.core.losses import LOSSES
-from gcfed.data import DATASETS, PARTITIONS, Dataset
+from gcfed.data import DATASETS, PARTITIONS
 from gcfed.errors import InputError
 from gcfed.models import MODELS
 from gcfed.population.availability import AVAILABILITIES
 from gcfed.population.faults import FAULTS
 from gcfed.population.samplers import SAMPLERS
 from gcfed.registry import Registry
-from gcfed.simulation.lines import weights_sha256
 
 NUMERICS = 1
 """Counts the changes of gcfed after which every config gives other numbers.
@@ -51,9 +45,6 @@ NAMED: dict[str, Registry[Any]] = {
 }
 """Settings that name an entry of a registry.  An algorithm names several, one for each part."""
 
-SAMPLE = 2**28  # bytes of a tensor that a fingerprint looks at
-READ = 8  # inputs that it reads, where they are read when they are needed
-
 
 def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str, Any]:
     """What the numbers of a run depend on, one seed and any number of rounds.
@@ -71,17 +62,10 @@ def identity(experiment: Experiment, data_sha256: str | None = None) -> dict[str
             "init_seed": config.seed_of_weights if config.init is None else None,
             "init_sha256": None if config.init is None else _sha256(Path(config.init)),
             "code_sha256": sorted(map(_sha256, _sources(experiment))),
-            "data_sha256": data_sha256 or fingerprint(experiment.dataset),
+            "data_sha256": data_sha256 or experiment.data.sha256(),
             "numerics": _numerics(experiment),
         }
     )
-
-
-def identities(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
-    """The `identity` of each; data that several share are looked at once."""
-    data = {id(experiment.dataset): experiment.dataset for experiment in experiments}
-    found = {key: fingerprint(dataset) for key, dataset in data.items()}
-    return [identity(experiment, found[id(experiment.dataset)]) for experiment in experiments]
 
 
 def normalised(stored: Any) -> dict[str, Any]:
@@ -113,34 +97,6 @@ def num_registered() -> int:
 def digest(identity: Mapping[str, Any]) -> str:
     """The identity as a hash."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """A hash of the examples, or where there are many of evenly spaced ones.
-
-    Of inputs that are read when they are needed a few count, beside the labels of all.
-    """
-    given = [part._replace(x=_in_memory(part.x)) for part in (dataset.train, dataset.test)]
-    examples = dict(tree.leaves(tuple(given)))
-    shapes = [list(x.shape) for x in examples.values()]
-    found = hashlib.sha256(json.dumps([shapes, dataset.num_classes]).encode())
-    found.update(weights_sha256(tree.map(_sample, examples)).encode())
-    for name, values in sorted(dataset.keys.items()):
-        found.update(f"{name} {values.dtype}".encode())
-        found.update(_bytes(values))
-    return found.hexdigest()
-
-
-def _in_memory(x: Stored) -> Stored:
-    return loaded(x[:: -(-len(x) // READ)]) if isinstance(x, LazyInputs) else x
-
-
-def _sample(x: torch.Tensor) -> torch.Tensor:
-    return x[:: max(1, -(-x.numel() * x.element_size() // SAMPLE))]
-
-
-def _bytes(values: np.ndarray) -> bytes:
-    return "\n".join(map(str, values)).encode() if values.dtype == object else values.tobytes()
 
 
 def _short(key: str, value: Any) -> Any:

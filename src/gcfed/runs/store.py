@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcfed.config.build import Experiment
-from gcfed.config.identity import digest, identities, identity, num_registered
+from gcfed.config.identity import digest, identity, num_registered
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.files import create_folder
@@ -53,7 +53,7 @@ class RunStore:
         """
         require(configs[0].track)
         experiments = build_together(configs)
-        hashes = list(map(digest, identities(experiments)))
+        hashes = [digest(identity(experiment)) for experiment in experiments]
         if self._go_on(configs, hashes, observe):
             self._begin(configs, experiments, hashes, observe)
         elif None in self._find_all(configs, hashes):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gcfed.config.build import Experiment, build
-from gcfed.config.identity import identities
+from gcfed.config.identity import identity
 from gcfed.config.settings import Config
 from gcfed.errors import DivergedError, InputError
 from gcfed.files import create_folder, refuse_existing
@@ -59,7 +59,8 @@ def build_together(configs: Sequence[Config]) -> list[Experiment]:
     """The experiments of several configs, which share what they have in common."""
     experiments: list[Experiment] = []
     for config in configs:
-        experiments.append(build(config, beside=experiments[0] if experiments else None))
+        beside = experiments[0] if experiments else None
+        experiments.append(build(config, beside=beside, hashed=True))
     return experiments
 
 
@@ -69,7 +70,8 @@ def begin(
     """Do runs from their first round on, in folders that are locked; their summaries."""
     writers = [RunWriter(e, path) for e, path in zip(experiments, paths, strict=True)]
     together = dict(zip(paths, experiments, strict=True))
-    for writer, which in zip(writers, identities(experiments), strict=True):
+    for writer in writers:
+        which = identity(writer.experiment)
         writer.describe(provenance(writer.experiment, which, writer.path, together))
     for writer in writers:  # once one of them is a run, the others can be gone on with
         writer.go(writer.beginning)

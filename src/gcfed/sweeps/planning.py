@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gcfed.config.build import TRIAL, Experiment, build
-from gcfed.config.identity import digest, fingerprint, identity
+from gcfed.config.identity import digest, identity
 from gcfed.core.metrics import Scale
 from gcfed.engines import needs_cuda
 from gcfed.errors import InputError
@@ -142,7 +142,7 @@ class Builder:
         config = experiment.config.model_copy(update={"seed": seed})
         data = (config.dataset, config.data_dir)
         if data not in self._data_sha256:
-            self._data_sha256[data] = fingerprint(experiment.dataset)
+            self._data_sha256[data] = experiment.data.sha256()
         return digest(identity(replace(experiment, config=config), self._data_sha256[data]))
 
 
