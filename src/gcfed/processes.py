@@ -1,6 +1,7 @@
 """Processes that do pieces of work, started in whichever way is safe."""
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -196,6 +197,7 @@ def _serve_forked(work: Work, pipe: Connection, others: Sequence[Connection]) ->
 def serve(pipe: Connection, work: Work) -> None:
     """The life of a process: until the other end of its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    gc.enable()  # what a forked parent may have put off
     torch.set_num_threads(1)
     keep_freed_memory()
     while True:

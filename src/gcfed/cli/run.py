@@ -22,6 +22,7 @@ from gcfed.cli.options import (
 )
 from gcfed.errors import InputError
 from gcfed.files import refuse_existing
+from gcfed.garbage import unsearched
 from gcfed.results.directory import STORE
 
 FLAGS = (
@@ -31,6 +32,7 @@ FLAGS = (
 WHAT, HOW = "What is trained", "How it is trained"
 
 
+@unsearched()  # until the first line of a run is written
 def run(
     context: typer.Context,
     config: Annotated[Path | None, path_argument("[CONFIG.toml]")] = None,

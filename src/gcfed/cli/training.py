@@ -1,5 +1,6 @@
 """Runs started from the command line: with a progress bar, and a table at the end."""
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -99,6 +100,7 @@ def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
     with notes, progress(short(config.algorithm), rounds, quiet=quiet) as tick:
 
         def observe(lines: Mapping[int, Record]) -> None:
+            gc.enable()  # which `gcfed run` put off
             for line in list(lines.values())[:1]:
                 tick(line["round"] + 1, round_note(judged_by(config, line), lines.values()))
 

@@ -24,6 +24,7 @@ from gcfed.engines.lineup import (
 )
 from gcfed.engines.recorder import Body, CudaRecorder, Recorder
 from gcfed.engines.tracing import Compiler
+from gcfed.garbage import unsearched
 
 
 class GraphEngine(Engine):
@@ -64,7 +65,8 @@ class GraphEngine(Engine):
     def _replay(self, lineup: Lineup, recorder: Recorder) -> list[Trained]:
         if self._program is None or not self._program.fits(lineup):
             self.close()
-            self._program = self.program(lineup, recorder)
+            with unsearched():
+                self._program = self.program(lineup, recorder)
         return lineup.by_job(self._program.run(lineup))
 
     def recorded(self, clients: int) -> Callable[[], None]:
@@ -201,7 +203,10 @@ class GraphProgram(ABC):
         """What takes the first ``n`` clients, one of the `sizes`, a step further."""
         if n not in self._replays:
             before = tree.map(torch.clone, self.progress())
-            self._replays[n] = self._record(n)
+            with (
+                unsearched()
+            ):  # a graph that is garbage, ended meanwhile, would spoil the recording
+                self._replays[n] = self._record(n)
             self.restore(before)
         return self._replays[n]
 

@@ -1,5 +1,6 @@
 """Runs as generators of rounds; whoever consumes them evaluates, logs and stops."""
 
+import gc
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -209,6 +210,7 @@ def _in_smaller_chunks(engine: Engine, setups: Sequence[Setup], error: Exception
     if size == 1:
         raise error
     engine.close()
+    gc.collect()  # the command line puts that off until a round is done
     torch.cuda.empty_cache()
     half = -(-size // 2)
     warnings.warn(f"memory is short: {half} clients at once instead of {size}", stacklevel=3)
