@@ -1,7 +1,7 @@
 """Python's search for garbage, put off while much is made that stays.
 
-A search looks at what is new, and ever again at all there is.  While modules are imported, and a
-step is traced and compiled, it finds next to nothing and takes a seventh of the time.
+A search looks at what is new, and ever again at all there is.  While modules are imported and a
+step is traced, it finds next to nothing and takes a seventh of the time.
 """
 
 import gc
