@@ -1,6 +1,6 @@
 """Which tiles of a kernel are fastest, for the layers of the paper's models: `tile_sizes`.
 
-    python -m benchmarks.tiles --clients 5,60 --layers resnet18
+    python -m benchmarks.tiles --clients 5,60 --layers resnet18 --precision tf32
 
 For each layer the five fastest tiles that were tried, in microseconds, the one in use marked.  A
 time is the mean of forty launches inside a CUDA graph; data are random.
@@ -13,11 +13,12 @@ from functools import partial
 import torch
 from triton.runtime.errors import OutOfResources
 
-from gcfed.kernels import norm_tiles, tiles
+from gcfed.kernels import norm_tiles, tiles, weight_tiles
 from gcfed.kernels.tile_sizes import back_tile, convolve_tile, norm_tile, weights_tile
 
 Tile = tuple[int, ...]
-Kernel = Callable[[str, int, Tile], Callable[[], object]]
+Kernel = Callable[[str, int, Tile, torch.dtype], Callable[[], object]]
+Sizes = Callable[[str, int], tuple[Tile, set[Tile]]]
 
 IMAGES = 50
 LAYERS = {  # side in memory, channels in, border not in memory, kernel, channels out, pooled
@@ -43,12 +44,13 @@ def _sizes(layer: str) -> tuple[int, int, int]:
     return rows, IMAGES * rows * rows, size * size * inputs
 
 
-def convolve(layer: str, clients: int, tile: Tile) -> Callable[[], object]:
+def convolve(layer: str, clients: int, tile: Tile, dtype: torch.dtype) -> Callable[[], object]:
     side, inputs, pad, size, out, pool = LAYERS[layer]
     bm, bn, be, warps, stages = tile
     rows, m, e = _sizes(layer)
-    x = _random(clients, IMAGES, side, side, inputs)
-    w, bias = _random(clients, out, e), torch.randn(clients, out, device="cuda")  # of any order
+    x = _random(clients, IMAGES, side, side, inputs, dtype=dtype)
+    w = _random(clients, out, e, dtype=dtype)  # of any order
+    bias = torch.randn(clients, out, device="cuda")
     y = torch.empty(clients, m, out, device="cuda", dtype=x.dtype)
     code = torch.empty(clients, m, out, device="cuda", dtype=torch.uint8)
     if layer.endswith("back"):
@@ -62,26 +64,30 @@ def convolve(layer: str, clients: int, tile: Tile) -> Callable[[], object]:
     )  # fmt: skip
 
 
-def weights(layer: str, clients: int, tile: Tile) -> Callable[[], object]:
+def weights(layer: str, clients: int, tile: Tile, dtype: torch.dtype) -> Callable[[], object]:
     side, inputs, pad, size, out, pool = LAYERS[layer]
     be, bn, bm, warps, stages, per = tile
     rows, m, e = _sizes(layer)
     if pool:
         rows, m = 2 * rows, 4 * m
-    x, g = _random(clients, IMAGES, side, side, inputs), _random(clients, m, out)
+    x, x_rest = _random(2, clients, IMAGES, side, side, inputs)
+    g, g_rest = _random(2, clients, m, out)
     parts = torch.empty(-(-m // per), clients, out, e, device="cuda")
     biases = torch.empty(-(-m // per), clients, out, device="cuda")
-    return lambda: tiles.convolution_weights[(-(-e // be) * -(-out // bn), clients, len(parts))](
-        x, g, parts, biases, clients, m, per, rows, rows, side, side, inputs, out, size, e, 1, pad,
-        be, bn, bm, num_warps=warps, num_stages=stages,
+    grid = (-(-e // be) * -(-out // bn), clients, len(parts))
+    return lambda: weight_tiles.convolution_weights[grid](
+        x, g, x_rest, g_rest, parts, biases, clients, m, per, rows, rows, side, side, inputs, out,
+        size, e, 1, pad, dtype == torch.float32, be, bn, bm, num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
-def norms(layer: str, clients: int, tile: Tile, *, back: bool) -> Callable[[], object]:
+def norms(
+    layer: str, clients: int, tile: Tile, dtype: torch.dtype, *, back: bool
+) -> Callable[[], object]:
     """A group norm with a residual and ReLU, or its gradient."""
     side, channels = NORMS[layer]
     bc, bp, warps = tile
-    x, g, y, other = (_random(clients * IMAGES, side, side, channels) for _ in range(4))
+    x, g, y, other = _random(4, clients * IMAGES, side, side, channels, dtype=dtype)
     w, bias = torch.randn(2, clients, channels, device="cuda")
     mean, rstd, dw, dbias = torch.randn(4, clients * IMAGES, channels, device="cuda")
     dother = torch.empty_like(x)
@@ -96,7 +102,7 @@ def norms(layer: str, clients: int, tile: Tile, *, back: bool) -> Callable[[], o
     )
 
 
-def convolve_tiles(layer: str) -> tuple[Tile, set[Tile]]:
+def convolve_tiles(layer: str, item: int) -> tuple[Tile, set[Tile]]:
     """The tile in use, and those to try."""
     _, inputs, pad, _, out, pool = LAYERS[layer]
     _, m, e = _sizes(layer)
@@ -110,18 +116,22 @@ def convolve_tiles(layer: str) -> tuple[Tile, set[Tile]]:
         for warps, stages in ((4, 3), (8, 3), (4, 4), (8, 4))
         if bm * bn * (4 if pool else 1) <= 32768
         and (warps == 8) == (bm * bn >= 8192)
-        and (bm + bn) * be * stages * 2 < 220_000
+        and (bm + bn) * be * stages * item < 220_000
     }
-    back = layer.endswith("back")
-    return back_tile(m, inputs, out, 2) if back else convolve_tile(m, e, out, pool, 2), tried
+    used = (
+        back_tile(m, inputs, out, item)
+        if layer.endswith("back")
+        else convolve_tile(m, e, out, pool, item)
+    )
+    return used, tried
 
 
-def weights_tiles(layer: str) -> tuple[Tile, set[Tile]]:
+def weights_tiles(layer: str, item: int) -> tuple[Tile, set[Tile]]:
     """The tile in use, and those to try."""
     _, inputs, pad, _, out, pool = LAYERS[layer]
     _, m, e = _sizes(layer)
     m *= 4 if pool else 1
-    used = weights_tile(m, e, out, 2, inputs if pad else 0)
+    used = weights_tile(m, e, out, item // 2, inputs if pad else 0)
     tried = set()
     for be in (64, 128, 256):
         if pad and inputs % be:
@@ -129,13 +139,13 @@ def weights_tiles(layer: str) -> tuple[Tile, set[Tile]]:
         for bn in {min(n, out) for n in (64, 128, 256)}:
             for bm, warps, stages in ((64, 4, 3), (64, 8, 3), (64, 8, 4), (128, 4, 2), (32, 8, 4)):
                 parts = -(-64 // (-(-e // be) * -(-out // bn)))
-                if be * bn <= 32768 and (be + bn) * bm * stages * 2 < 220_000:
+                if be * bn <= 32768 and (be + bn) * bm * stages * item < 220_000:
                     per = max(2 * bm, -(-m // parts // bm) * bm)
                     tried.add((be, bn, bm, warps, stages, per))
     return used, tried
 
 
-def norms_tiles(layer: str) -> tuple[Tile, set[Tile]]:
+def norms_tiles(layer: str, _: int) -> tuple[Tile, set[Tile]]:
     """The tile in use, and those to try."""
     side, channels = NORMS[layer]
     pixels = side * side
@@ -166,19 +176,19 @@ def microseconds(launch: Callable[[], object], times: int = 20) -> float:
     return begin.elapsed_time(end) * 1e3 / (2 * times)
 
 
-def _random(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda").to(torch.bfloat16)
+def _random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
 
 
-def _try(name: str, clients: int, kernel: Kernel, of: tuple[Tile, set[Tile]]) -> None:
+def _show(name: str, clients: int, dtype: torch.dtype, kernel: Kernel, sizes: Sizes) -> None:
     """Show the fastest tiles of a kernel."""
-    used, tried = of
     layer = name.removesuffix(", weights")
     layer = layer if layer in LAYERS else layer.removesuffix(", back")
+    used, tried = sizes(layer, dtype.itemsize)
     found: list[tuple[float, Tile]] = []
     for tile in tried | {used}:
         try:
-            found.append((microseconds(kernel(layer, clients, tile)), tile))
+            found.append((microseconds(kernel(layer, clients, tile, dtype)), tile))
         except (RuntimeError, OutOfResources):  # too much for the registers or the shared memory
             continue
     best = sorted(found)[:5] + [each for each in found if each[1] == used]
@@ -191,18 +201,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--clients", default="5")
     parser.add_argument("--layers", default="", help="those whose names begin so")
+    parser.add_argument("--precision", default="bf16", choices=["bf16", "tf32"])
     options = parser.parse_args()
+    dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
     for layer in (*LAYERS, *NORMS):
         for clients in map(int, options.clients.split(",")):
             if not layer.startswith(options.layers):
                 continue
+            show = partial(_show, clients=clients, dtype=dtype)
             if layer in NORMS:
-                _try(layer, clients, partial(norms, back=False), norms_tiles(layer))
-                _try(f"{layer}, back", clients, partial(norms, back=True), norms_tiles(layer))
+                show(layer, kernel=partial(norms, back=False), sizes=norms_tiles)
+                show(f"{layer}, back", kernel=partial(norms, back=True), sizes=norms_tiles)
                 continue
-            _try(layer, clients, convolve, convolve_tiles(layer))
+            show(layer, kernel=convolve, sizes=convolve_tiles)
             if not layer.endswith("back"):
-                _try(f"{layer}, weights", clients, weights, weights_tiles(layer))
+                show(f"{layer}, weights", kernel=weights, sizes=weights_tiles)
 
 
 if __name__ == "__main__":

@@ -246,6 +246,34 @@ def test_operators_agree_with_the_layers(plain, shape, dtype, error):
         assert (a.double() - c.double()).norm() <= error * c.double().norm(), path
 
 
+@pytest.mark.parametrize(
+    ("plain", "shape"),
+    [
+        (nn.Conv2d(32, 64, 5, padding=2), (8, 32, 16, 16)),
+        (nn.Conv2d(128, 128, 3, padding=1), (8, 128, 8, 8)),
+        (nn.Linear(600, 70), (50, 600)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_gradients_of_weights_are_nearer_than_tf32(plain, shape):
+    """TF32 would be off by 1e-4; compiled, as steps are."""
+    from gcfed.kernels.fused import FusedConv2d, FusedLinear  # needs Triton
+
+    layer = (FusedConv2d if isinstance(plain, nn.Conv2d) else FusedLinear)(plain)
+    weights = {n: p.detach().float().cuda() for n, p in plain.named_parameters()}
+    x = torch.rand(*shape, device="cuda", dtype=torch.float32)
+
+    def score(layer, p, x):
+        y = functional_call(layer, p, (x,))
+        back = 1 + torch.cos(torch.arange(y.numel(), device="cuda", dtype=torch.float64)) / 2
+        return (y * back.reshape(y.shape).to(y.dtype)).sum()
+
+    found = torch.compile(grad(partial(score, layer)))(weights, x)["weight"]
+    doubles = {n: w.double() for n, w in weights.items()}
+    expected = grad(partial(score, plain))(doubles, x.double())["weight"]
+    assert (found - expected).norm() <= 2e-5 * expected.norm()
+
+
 @pytest.mark.parametrize("side", [8, 32, 40])
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
 def test_a_group_norm_adds_its_residual_before_the_relu(dtype, error, side):

@@ -1,12 +1,13 @@
 """Operators with a client axis against torch's own layers, run by Triton's interpreter on a CPU.
 
-The interpreter multiplies in float32, so that results agree to float32's precision; on a card
-operands are rounded (`tests/test_gpu.py`).
+The interpreter multiplies float32 as it is, so that results agree nearly to float32's precision; on
+a card operands are rounded (`tests/test_gpu.py`).
 """
 
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,13 +16,16 @@ from torch.nn import functional
 
 pytest.importorskip("triton")
 
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
 from gcfed import ALGORITHMS, Model, parse, start
 from gcfed.core import keys, tree
 from gcfed.core.torch_internals import make_fx, without_memory
 from gcfed.engines.any_number import PRIME, AnyNumber
 from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
 from gcfed.kernels.fitting import fits, with_operators
-from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
+from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear, halves
 from gcfed.kernels.fusing import fuse_layers
 from gcfed.kernels.tile_sizes import convolve_tile, weights_tile
 from gcfed.models import MODELS
@@ -39,6 +43,22 @@ def single():
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def products_of_bfloat16(monkeypatch):
+    """The interpreter keeps bfloat16 as the integers of its bits, and multiplies these."""
+    plain = InterpreterBuilder.create_dot
+
+    def numbers(operand):
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self, a, b, *rest):
+        return plain(self, numbers(a), numbers(b), *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
 
 
 def agree(plain, operator, shape, clients=2, after=lambda y: y):
@@ -156,6 +176,28 @@ def test_nothing_that_is_not_a_number_is_lost():
     assert y[1, :, 1, 1].isnan().all() and not y[0].isnan().any()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("strange", [torch.nan, torch.inf])
+def test_what_is_not_finite_reaches_the_weights(strange):
+    plain = nn.Linear(40, 3, bias=False)
+    x = torch.ones(2, 40)
+    x[1, 7] = strange
+    dw = grad(lambda p: functional_call(FusedLinear(plain), p, (x,)).sum())(
+        dict(plain.named_parameters())
+    )["weight"]
+    assert not dw[:, 7].isfinite().any() and dw[:, :7].isfinite().all()
+
+
+@pytest.mark.filterwarnings("default")  # Inductor's own
+def test_two_halves_keep_sixteen_bits_compiled_or_not():
+    x = torch.randn(4000) * torch.logspace(-20, 20, 4000)
+    for split in (halves, torch.compile(halves)):
+        high, rest = split(x)
+        assert torch.equal(high, x.bfloat16())
+        assert (high.double() + rest.double() - x).abs().le(2**-17 * x.abs()).all()
+    assert halves(x.bfloat16())[1] is None
+
+
 def test_a_clients_bits_do_not_depend_on_who_trains_beside_it():
     plain = nn.Conv2d(3, 8, 5, padding=2)
     layer = FusedConv2d(plain, relu=True, pool=True)
@@ -170,7 +212,7 @@ def test_a_clients_bits_do_not_depend_on_who_trains_beside_it():
 def test_tiles_go_by_one_clients_shapes():
     for tile in (convolve_tile(3200, 800, 64, True, 2), convolve_tile(51200, 576, 64, False, 2)):
         assert all(n & (n - 1) == 0 for n in tile[:3])
-    inputs, *_, pixels = weights_tile(12800, 800, 64, 2)
+    inputs, *_, pixels = weights_tile(12800, 800, 64, 1)
     assert (
         12800 / pixels * -(-800 // inputs) >= 64
     )  # programs, so that one client keeps a card busy

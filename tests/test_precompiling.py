@@ -27,7 +27,7 @@ FINDER = """
 import sys
 import torch
 import triton
-from gcfed.kernels import tiles, norm_tiles
+from gcfed.kernels import norm_tiles, tiles, weight_tiles
 from gcfed.kernels.compile_program import compile_all
 
 compile_all(("cuda", 90, 32), triton.runtime.cache.triton_key(), [])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gcfed.kernels import norm_operators, operators
+from gcfed.kernels import norm_operators, operators, weight_operators
 from gcfed.kernels.tile_sizes import pads_itself
 
 
@@ -34,6 +34,25 @@ def _sum(parts: Tensor) -> Tensor:
     for part in parts[1:]:
         total = total + part
     return total
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A tensor in bfloat16 and what that leaves of it, also in bfloat16; nothing if it is so.
+
+    Both together keep 16 bits of a number.  It is rounded by its bits, since the compiler of a step
+    leaves out a cast there and back.  What is not finite stays so, and what is rounded beyond
+    bfloat16's largest number becomes so.
+    """
+    if x.dtype == torch.bfloat16:
+        return x, None
+    rounded = ((x.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
+    return rounded.to(torch.bfloat16), (x - rounded).to(torch.bfloat16)
+
+
+def _both(x: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+    """What gradients of weights are made of: the operands and their rests, of one client."""
+    (x, x_rest), (g, g_rest) = halves(x[None]), halves(g[None])
+    return x, g, x_rest, g_rest
 
 
 def _padded(x: Tensor, *widths: int) -> Tensor:
@@ -94,7 +113,7 @@ class Convolution(torch.autograd.Function):
                 whole[None], kernels[None], size, stride, padding, *ctx.images[1:]
             )[0]
         pad = padding if images.shape[1:3] == sides else 0
-        parts, biases = operators.convolution_weights(images[None], g[None], size, stride, pad)
+        parts, biases = weight_operators.convolution_weights(*_both(images, g), size, stride, pad)
         dw = unpacked(_sum(parts)[0], ctx.weights)
         db = _sum(biases)[0] if ctx.has_bias else None
         return dx, dw, db, None, None, None, None
@@ -137,7 +156,7 @@ class Product(torch.autograd.Function):
         x, w = ctx.saved_tensors
         g = dy.to(x.dtype)
         dx = operators.multiply_back(g[None], w[None])[0]
-        dw = operators.linear_weights(x[None], g[None])[0]
+        dw = weight_operators.linear_weights(*_both(x, g))[0]
         return dx, dw
 
 

@@ -14,7 +14,7 @@ from triton.runtime import driver
 
 from gcfed.kernels import tiles
 from gcfed.kernels.launching import NAMESPACE, launch
-from gcfed.kernels.tile_sizes import back_tile, convolve_tile, power, weights_tile
+from gcfed.kernels.tile_sizes import back_tile, convolve_tile, power
 
 IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
 """The function that does each operator."""
@@ -83,7 +83,7 @@ def _inside(w: Tensor) -> Tensor:
     return w if w[0].is_contiguous() else w.contiguous()
 
 
-def _stages(x: Tensor, wanted: int, numbers: int) -> int:
+def stages_held(x: Tensor, wanted: int, numbers: int) -> int:
     """How many of the wanted stages of a loop, each of so many numbers, shared memory holds."""
     if not x.is_cuda:
         return wanted
@@ -138,7 +138,7 @@ def convolve(
     clients, images, rows, columns, out = y.shape
     m, e = images * rows * columns, size * size * x.shape[4]
     bm, bn, be, warps, stages = convolve_tile(m, e, out, pool, x.element_size())
-    stages = _stages(x, stages, ((4 if pool else 1) * bm + bn) * be)
+    stages = stages_held(x, stages, ((4 if pool else 1) * bm + bn) * be)
     launch(
         tiles.convolve, (-(-m // bm), -(-out // bn), clients),
         x, w, x if bias is None else bias.contiguous(), y, code, _client_stride(w),
@@ -168,7 +168,7 @@ def convolve_back(
     clients, images, height, width, inputs = g.shape
     m = images * -(-rows // stride) * -(-columns // stride)
     bm, bn, be, warps, stages = back_tile(m, inputs, channels, g.element_size())
-    stages = _stages(g, stages, (bm + bn) * be)
+    stages = stages_held(g, stages, (bm + bn) * be)
     launch(
         tiles.convolve_back, (-(-m // bm) * stride**2, -(-channels // bn), clients),
         g, w, dx, _client_stride(w),
@@ -176,46 +176,6 @@ def convolve_back(
         stride, pad, bm, bn, be, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return dx
-
-
-def _weights_shapes(
-    x: Tensor, g: Tensor, size: int, stride: int, pad: int
-) -> tuple[Tensor, Tensor]:
-    m, e, out = _pixels(g), size * size * x.shape[4], g.shape[4]
-    parts = -(-m // weights_tile(m, e, out, x.element_size(), x.shape[4] if pad else 0)[-1])
-    like: dict[str, Any] = {"dtype": torch.float32}
-    clients = x.shape[0]  # which may be a symbol, and `len` would make it a number
-    return x.new_empty(parts, clients, out, e, **like), x.new_empty(parts, clients, out, **like)
-
-
-def _pixels(g: Tensor) -> int:
-    return int(g.shape[1] * g.shape[2] * g.shape[3])
-
-
-@operator(_weights_shapes, (1, 1))
-def convolution_weights(
-    x: Tensor, g: Tensor, size: int, stride: int, pad: int
-) -> tuple[Tensor, Tensor]:
-    """The gradients of kernels and biases, in parts [parts, clients, ...] to be summed.
-
-    ``x`` and ``pad`` are as in `convolve`, and ``g`` is the gradient of the outputs.
-    """
-    x, g = x.contiguous(), g.contiguous()
-    parts, biases = _weights_shapes(x, g, size, stride, pad)
-    rows, columns = g.shape[2:4]
-    m, out, e = _pixels(g), parts.shape[2], parts.shape[3]
-    be, bn, bm, warps, stages, per = weights_tile(
-        m, e, out, x.element_size(), x.shape[4] if pad else 0
-    )
-    stages = _stages(x, stages, (be + bn) * bm)
-    launch(
-        tiles.convolution_weights, (-(-e // be) * -(-out // bn), len(x), len(parts)),
-        x, g, parts, biases,
-        len(x), m, per, rows, columns, x.shape[2], x.shape[3], x.shape[4], out,
-        size, e, stride, pad, be, bn, bm,
-        num_warps=warps, num_stages=stages,
-    )  # fmt: skip
-    return parts, biases
 
 
 # ------------------------------------------------------------------------------------ linear
@@ -262,22 +222,3 @@ def multiply_back(g: Tensor, w: Tensor) -> Tensor:
         g, w, dx, _client_stride(w), b, inputs, out, bb, bi, bo, num_warps=4, num_stages=4,
     )  # fmt: skip
     return dx
-
-
-def _linear_weights_shape(x: Tensor, g: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], g.shape[2], x.shape[2], dtype=torch.float32)
-
-
-@operator(_linear_weights_shape, (0,))
-def linear_weights(x: Tensor, g: Tensor) -> Tensor:
-    """g^T x: the gradient of a linear layer's weights."""
-    x, g = x.contiguous(), g.contiguous()
-    dw = _linear_weights_shape(x, g)
-    clients, b, inputs = x.shape
-    out = g.shape[2]
-    bb, bi, bo = power(b, 16, 64), power(inputs, 16, 128), power(out, 16, 64)
-    launch(
-        tiles.linear_weights, (-(-inputs // bi), -(-out // bo), clients),
-        x, g, dw, b, inputs, out, bo, bi, bb, num_warps=4, num_stages=2,
-    )  # fmt: skip
-    return dw

@@ -45,21 +45,22 @@ def _flat_tile(m: int, be: int, out: int) -> tuple[int, int, int, int, int]:
 
 
 def weights_tile(
-    m: int, e: int, out: int, item: int, of_one: int = 0
+    m: int, e: int, out: int, halves: int, of_one: int = 0
 ) -> tuple[int, int, int, int, int, int]:
     """Inputs, outputs and pixels of a tile, warps, stages, and the pixels a program sums over.
 
-    There are ``m`` pixels, each of ``e`` inputs and ``out`` outputs, of ``item`` bytes each; the
-    inputs of a tile may have to lie in one pixel of ``of_one`` channels.
+    There are ``m`` pixels, each of ``e`` inputs and ``out`` outputs, in one number of bfloat16 each
+    or in two ``halves``; the inputs of a tile may have to lie in one pixel of ``of_one`` channels.
     """
     few = out <= 64 and e > 128
     be = power(e, 16, 64 if few or of_one % 128 else 128)
     bn = power(out, 16, 128)
-    bm, stages = (128, 2) if out <= 64 or (m >= 8192 and item == 2) else (64, 3)
-    stages = stages if item == 2 else 2
+    bm, warps, stages = (128, 4, 2) if out <= 64 or m >= 8192 else (64, 4, 3)
+    if halves == 2:
+        bm, warps, stages = 64, 8 if out <= 32 else 4, 2
     tiles = -(-e // be) * -(-out // bn)
     parts = -(-64 // tiles)  # so that one client alone is 64 programs
-    return be, bn, bm, 4, stages, max(2 * bm, -(-m // parts // bm) * bm)
+    return be, bn, bm, warps, stages, max(2 * bm, -(-m // parts // bm) * bm)
 
 
 def norm_tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:

@@ -4,7 +4,8 @@ Every tensor has a client axis first.  Images lie with their channels innermost,
 of an output pixel are a few contiguous pieces.  Their border of zeros is not in memory where a
 tile's inputs are all of one pixel (PAD): whether that one lies outside is asked once.  Operands are
 bfloat16, or float32 rounded to TF32; sums are float32, in an order that depends on one client's
-shapes alone: no atomics, and the same bits whoever trains beside.
+shapes alone: no atomics, and the same bits whoever trains beside.  Weights' gradients are in
+`weight_tiles`.
 """
 
 import triton
@@ -32,7 +33,7 @@ def _masked(at, a, b, RAGGED_A: tl.constexpr, RAGGED_B: tl.constexpr):
 
 
 @triton.jit
-def _inputs(
+def read_inputs(
     at, row, column, real,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PAD: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
@@ -81,17 +82,17 @@ def convolve(
         right = _masked(weights, (f < E)[:, None], (co < CO)[None, :], E % BE, CO % BN)
         row = i + e0 // (KW * CI)
         column = j + e0 % (KW * CI) // CI
-        a0 = tl.dot(_inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE), right, a0)
+        a0 = tl.dot(read_inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE), right, a0)
         if POOL:
-            near = _inputs(
+            near = read_inputs(
                 at + STRIDE * CI, row, column + STRIDE, f < E, HEIGHT, WIDTH, PAD, E % BE
             )
             a1 = tl.dot(near, right, a1)
             at += STRIDE * WIDTH * CI
             row += STRIDE
-            below = _inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE)
+            below = read_inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE)
             a2 = tl.dot(below, right, a2)
-            both = _inputs(
+            both = read_inputs(
                 at + STRIDE * CI, row, column + STRIDE, f < E, HEIGHT, WIDTH, PAD, E % BE
             )
             a3 = tl.dot(both, right, a3)
@@ -170,53 +171,6 @@ def convolve_back(
     tl.store(DX + out[:, None] * CO + co[None, :], total.to(DX.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["CLIENTS"])
-def convolution_weights(
-    X, G, PARTS, BIASES,
-    CLIENTS, M, PER, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr,
-    BE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-):  # fmt: skip
-    """PARTS [parts, clients, CO, E]: for each client, G^T X over each PER output pixels.
-
-    X is as in `convolve`, and G [clients, pixels, CO]; BIASES are the sums of G itself.
-    """
-    e_tiles = tl.cdiv(E, BE)
-    tile = tl.program_id(0)
-    e0 = tile % e_tiles * BE
-    f = e0 + tl.arange(0, BE)
-    co = tile // e_tiles * BN + tl.arange(0, BN)
-    k = tl.program_id(1).to(tl.int64)
-    part = tl.program_id(2)
-    first = tile % e_tiles == 0
-    images = M // (ROWS * COLUMNS)
-    x = X + k * images * (HEIGHT * WIDTH * CI)
-    x += (f // (KW * CI) * (WIDTH * CI) + f % (KW * CI))[None, :]
-    g = G + k * M * CO + co[None, :]
-    total = tl.zeros((BE, BN), tl.float32)
-    bias = tl.zeros((BN,), tl.float32)
-    for m0 in range(part * PER, min((part + 1) * PER, M), BM):
-        m = m0 + tl.arange(0, BM)
-        live = m < min((part + 1) * PER, M)
-        m = tl.minimum(m, M - 1)
-        image = m // (ROWS * COLUMNS)
-        i = m // COLUMNS % ROWS * STRIDE - PAD
-        j = m % COLUMNS * STRIDE - PAD
-        at = x + ((image * HEIGHT + i) * WIDTH + j)[:, None] * CI
-        row = i + e0 // (KW * CI)
-        column = j + e0 % (KW * CI) // CI
-        left = _inputs(at, row, column, f < E, HEIGHT, WIDTH, PAD, E % BE)
-        right = tl.load(g + m[:, None] * CO, mask=live[:, None] & (co < CO)[None, :], other=0.0)
-        total = tl.dot(tl.trans(left), right, total)
-        if first:
-            bias += tl.sum(right.to(tl.float32), 0)
-    out = (part * CLIENTS + k) * E * CO + f[:, None] + co[None, :] * E
-    tl.store(PARTS + out, total, mask=(f < E)[:, None] & (co < CO)[None, :])
-    if first:
-        tl.store(BIASES + (part * CLIENTS + k) * CO + co, bias, mask=co < CO)
-
-
 @triton.jit(do_not_specialize=["CLIENTS", "B"])
 def multiply(
     X, W, PARTS, client_w,
@@ -267,28 +221,3 @@ def multiply_back(
         total = tl.dot(g, w.to(G.dtype.element_ty), total)
     out = (k * B + b)[:, None] * IN + i[None, :]
     tl.store(DX + out, total.to(DX.dtype.element_ty), mask=rows & inputs)
-
-
-@triton.jit
-def linear_weights(
-    X, G, DW,
-    B, IN: tl.constexpr, OUT: tl.constexpr,
-    BO: tl.constexpr, BI: tl.constexpr, BB: tl.constexpr,
-):  # fmt: skip
-    """DW = G^T X: the gradient of a linear layer's weights, in one pass over them."""
-    i = tl.program_id(0) * BI + tl.arange(0, BI)
-    o = tl.program_id(1) * BO + tl.arange(0, BO)
-    k = tl.program_id(2).to(tl.int64)
-    total = tl.zeros((BO, BI), tl.float32)
-    for b0 in range(0, B, BB):
-        b = b0 + tl.arange(0, BB)
-        rows = (b < B)[:, None]
-        x = tl.load(
-            X + (k * B + b)[:, None] * IN + i[None, :], mask=rows & (i < IN)[None, :], other=0.0
-        )
-        g = tl.load(
-            G + (k * B + b)[:, None] * OUT + o[None, :], mask=rows & (o < OUT)[None, :], other=0.0
-        )
-        total = tl.dot(tl.trans(g), x, total)
-    out = (k * OUT + o)[:, None] * IN + i[None, :]
-    tl.store(DW + out, total, mask=(o < OUT)[:, None] & (i < IN)[None, :])
