@@ -256,7 +256,7 @@ def test_operators_agree_with_the_layers(plain, shape, dtype, error):
     ids=lambda value: type(value).__name__,
 )
 def test_gradients_of_weights_are_nearer_than_tf32(plain, shape):
-    """Compiled, as steps are.  Operands cut off at TF32's bits would be off by 5e-4."""
+    """Compiled, as steps are.  Operands cut off at TF32's bits would be off by 7e-4."""
     from gcfed.kernels.fused import FusedConv2d, FusedLinear  # needs Triton
 
     layer = (FusedConv2d if isinstance(plain, nn.Conv2d) else FusedLinear)(plain)
@@ -271,7 +271,7 @@ def test_gradients_of_weights_are_nearer_than_tf32(plain, shape):
     found = torch.compile(grad(partial(score, layer)))(weights, x)["weight"]
     doubles = {n: w.double() for n, w in weights.items()}
     expected = grad(partial(score, plain))(doubles, x.double())["weight"]
-    assert (found - expected).norm() <= 5e-5 * expected.norm()
+    assert (found - expected).norm() <= 2e-5 * expected.norm()
 
 
 @pytest.mark.parametrize("side", [8, 32, 40])
