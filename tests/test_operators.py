@@ -25,8 +25,9 @@ from gcfed.core.torch_internals import make_fx, without_memory
 from gcfed.engines.any_number import PRIME, AnyNumber
 from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
 from gcfed.kernels.fitting import fits, with_operators
-from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear, halves
+from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
 from gcfed.kernels.fusing import fuse_layers
+from gcfed.kernels.operands import halves
 from gcfed.kernels.tile_sizes import convolve_tile, weights_tile
 from gcfed.models import MODELS
 from gcfed.simulation.round import prepare
@@ -196,6 +197,8 @@ def test_two_halves_keep_sixteen_bits_compiled_or_not():
         assert torch.equal(high, x.bfloat16())
         assert (high.double() + rest.double() - x).abs().le(2**-17 * x.abs()).all()
     assert halves(x.bfloat16())[1] is None
+    for found, half in zip(vmap(halves, 1, 1)(x.view(40, 100)), halves(x), strict=True):
+        assert torch.equal(found.flatten(), half)
 
 
 def test_a_clients_bits_do_not_depend_on_who_trains_beside_it():

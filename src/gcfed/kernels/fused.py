@@ -11,53 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcfed.kernels import norm_operators, operators, weight_operators
+from gcfed.kernels.operands import both_halves, packed, padded, summed, unpacked
 from gcfed.kernels.tile_sizes import pads_itself
-
-
-def packed(w: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
-    """Kernels [outputs, inputs, rows, columns] as rows of places, each of so many channels."""
-    rows = functional.pad(w.permute(0, 2, 3, 1), (0, channels - w.shape[1]))
-    return rows.to(dtype).flatten(1, 3)
-
-
-def unpacked(rows: Tensor, shape: torch.Size) -> Tensor:
-    """The inverse of `packed`."""
-    out, inputs, *size = shape
-    return rows.reshape(out, *size, -1)[..., :inputs].permute(0, 3, 1, 2)
-
-
-def _sum(parts: Tensor) -> Tensor:
-    """The sum over the first axis, in order; a few terms are compiled better one by one."""
-    if len(parts) > 16:
-        return parts.sum(0)
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
-def halves(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A tensor in bfloat16 and what that leaves of it, also in bfloat16; nothing if it is so.
-
-    Both together keep 16 bits of a number.  It is rounded by its bits, since the compiler of a step
-    leaves out a cast there and back.  What is not finite stays so, and what is rounded beyond
-    bfloat16's largest number becomes so.
-    """
-    if x.dtype == torch.bfloat16:
-        return x, None
-    rounded = ((x.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
-    return rounded.to(torch.bfloat16), (x - rounded).to(torch.bfloat16)
-
-
-def _both(x: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
-    """What gradients of weights are made of: the operands and their rests, of one client."""
-    (x, x_rest), (g, g_rest) = halves(x[None]), halves(g[None])
-    return x, g, x_rest, g_rest
-
-
-def _padded(x: Tensor, *widths: int) -> Tensor:
-    """x with zeros around it; itself, and no copy, where there are none."""
-    return functional.pad(x, widths) if any(widths) else x
 
 
 class Convolution(torch.autograd.Function):
@@ -108,14 +63,16 @@ class Convolution(torch.autograd.Function):
         g = g.contiguous()  # laid out by the step, which is compiled, and not by operators
         dx = None
         if ctx.needs_input_grad[0]:
-            whole = _padded(g, 0, -g.shape[3] % 16)
+            whole = padded(g, 0, -g.shape[3] % 16)
             dx = operators.convolve_back(
                 whole[None], kernels[None], size, stride, padding, *ctx.images[1:]
             )[0]
         pad = padding if images.shape[1:3] == sides else 0
-        parts, biases = weight_operators.convolution_weights(*_both(images, g), size, stride, pad)
-        dw = unpacked(_sum(parts)[0], ctx.weights)
-        db = _sum(biases)[0] if ctx.has_bias else None
+        parts, biases = weight_operators.convolution_weights(
+            *both_halves(images, g), size, stride, pad
+        )
+        dw = unpacked(summed(parts)[0], ctx.weights)
+        db = summed(biases)[0] if ctx.has_bias else None
         return dx, dw, db, None, None, None, None
 
 
@@ -125,7 +82,7 @@ def _bordered(x: Tensor, padding: int) -> tuple[Tensor, int]:
     if pads_itself(channels):
         return x.contiguous(), padding
     p = padding
-    return _padded(x, 0, -channels % 4, p, p, p, p), 0  # four channels can be read at once
+    return padded(x, 0, -channels % 4, p, p, p, p), 0  # four channels can be read at once
 
 
 def _unpooled(dy: Tensor, code: Tensor, rows: int, columns: int) -> Tensor:
@@ -135,7 +92,7 @@ def _unpooled(dy: Tensor, code: Tensor, rows: int, columns: int) -> Tensor:
     g = torch.where(chosen, dy[:, :, None, :, None], 0)
     g = g.flatten(3, 4).flatten(1, 2)
     odd_row, odd_column = rows - g.shape[1], columns - g.shape[2]
-    return _padded(g, 0, 0, 0, odd_column, 0, odd_row)
+    return padded(g, 0, 0, 0, odd_column, 0, odd_row)
 
 
 class Product(torch.autograd.Function):
@@ -145,7 +102,7 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor) -> Tensor:
-        return _sum(operators.multiply(x[None], w[None]))[0]
+        return summed(operators.multiply(x[None], w[None]))[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -156,7 +113,7 @@ class Product(torch.autograd.Function):
         x, w = ctx.saved_tensors
         g = dy.to(x.dtype)
         dx = operators.multiply_back(g[None], w[None])[0]
-        dw = weight_operators.linear_weights(*_both(x, g))[0]
+        dw = weight_operators.linear_weights(*both_halves(x, g))[0]
         return dx, dw
 
 

@@ -1,0 +1,73 @@
+"""Tensors of one client as operators read them, and results put together from what they give."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def packed(w: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
+    """Kernels [outputs, inputs, rows, columns] as rows of places, each of so many channels."""
+    rows = functional.pad(w.permute(0, 2, 3, 1), (0, channels - w.shape[1]))
+    return rows.to(dtype).flatten(1, 3)
+
+
+def unpacked(rows: Tensor, shape: torch.Size) -> Tensor:
+    """The inverse of `packed`."""
+    out, inputs, *size = shape
+    return rows.reshape(out, *size, -1)[..., :inputs].permute(0, 3, 1, 2)
+
+
+def summed(parts: Tensor) -> Tensor:
+    """The sum over the first axis, in order; a few terms are compiled better one by one."""
+    if len(parts) > 16:
+        return parts.sum(0)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+class Halves(torch.autograd.Function):
+    """Float32 cut in two of bfloat16, number by number: whatever axes are mapped, the same.
+
+    Torch 2.11 cannot map the view of numbers as bits.
+    """
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        rounded = ((x.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
+        return rounded.to(torch.bfloat16), (x - rounded).to(torch.bfloat16)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        return Halves.apply(x), in_dims * 2  # type: ignore[no-untyped-call]
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A tensor in bfloat16 and what that leaves of it, also in bfloat16; nothing if it is so.
+
+    Both together keep 16 bits of a number.  It is rounded by its bits, since the compiler of a step
+    leaves out a cast there and back.  What is not finite stays so, and what is rounded beyond
+    bfloat16's largest number becomes so.
+    """
+    if x.dtype == torch.bfloat16:
+        return x, None
+    both: tuple[Tensor, Tensor] = Halves.apply(x)  # type: ignore[no-untyped-call]
+    return both
+
+
+def both_halves(x: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+    """What gradients of weights are made of: the operands and their rests, of one client."""
+    (x, x_rest), (g, g_rest) = halves(x[None]), halves(g[None])
+    return x, g, x_rest, g_rest
+
+
+def padded(x: Tensor, *widths: int) -> Tensor:
+    """x with zeros around it; itself, and no copy, where there are none."""
+    return functional.pad(x, widths) if any(widths) else x
