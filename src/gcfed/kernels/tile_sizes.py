@@ -23,9 +23,9 @@ def convolve_tile(
     """
     widest = 64 if item == 2 else 32
     whole = next((n for n in (widest, 32) if e % n == 0), 0)  # needs no mask
-    be = whole or power(e, 16, 2 * widest if e <= 2 * widest else widest)
+    be = whole or power(e, 16, 128 if e <= 128 else widest)
     if pool:
-        return 64, power(out, 16, 64), be, 4, 3 if be < 128 else 2
+        return 64, power(out, 16, 64), be, 4, 3 if be < 128 and item == 2 else 2
     return _flat_tile(m, be, out)
 
 
@@ -53,13 +53,14 @@ def weights_tile(
     or in two ``halves``; the inputs of a tile may have to lie in one pixel of ``of_one`` channels.
     """
     few = out <= 64 and e > 128
-    be = power(e, 16, 64 if few or of_one % 128 else 128)
+    be = power(e, 16, 64 if (few and halves == 1) or of_one % 128 else 128)
     bn = power(out, 16, 128)
     bm, warps, stages = (128, 4, 2) if out <= 64 or m >= 8192 else (64, 4, 3)
     if halves == 2:
-        bm, warps, stages = 64, 8 if out <= 32 else 4, 2
+        bm, warps, stages = 64, 4, 2
     tiles = -(-e // be) * -(-out // bn)
-    parts = -(-64 // tiles)  # so that one client alone is 64 programs
+    programs = 128 if few and be == 128 else 64  # of one client alone
+    parts = -(-programs // tiles)
     return be, bn, bm, warps, stages, max(2 * bm, -(-m // parts // bm) * bm)
 
 
