@@ -56,7 +56,8 @@ def convolve(layer: str, clients: int, tile: Tile, dtype: torch.dtype) -> Callab
     if layer.endswith("back"):
         return lambda: tiles.convolve_back[(-(-m // bm), -(-out // bn), clients)](
             x, w, y, w.stride(0), m, rows, rows, side, side, inputs, out, size,
-            size * size * out, inputs, 1, pad, bm, bn, be, num_warps=warps, num_stages=stages,
+            size * size * out, inputs, 1, pad, dtype == torch.float32, bm, bn, be,
+            num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return lambda: tiles.convolve[(-(-m // bm), -(-out // bn), clients)](
         x, w, bias, y, code, w.stride(0), m, rows, rows, side, side, inputs, out, size, e, 1, pad,

@@ -17,6 +17,7 @@ from torch.nn import functional
 pytest.importorskip("triton")
 
 import triton.language as tl
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gcfed import ALGORITHMS, Model, parse, start
@@ -47,9 +48,9 @@ def single():
 
 
 @pytest.fixture(autouse=True)
-def products_of_bfloat16(monkeypatch):
-    """The interpreter keeps bfloat16 as the integers of its bits, and multiplies these."""
-    plain = InterpreterBuilder.create_dot
+def bfloat16_as_on_a_card(monkeypatch):
+    """The interpreter keeps bfloat16 as integers of its bits, multiplies these, and cuts off."""
+    plain, cut_off = InterpreterBuilder.create_dot, interpreter._convert_float
 
     def numbers(operand):
         if operand.dtype.scalar != tl.bfloat16:
@@ -59,7 +60,13 @@ def products_of_bfloat16(monkeypatch):
     def create_dot(self, a, b, *rest):
         return plain(self, numbers(a), numbers(b), *rest)
 
+    def convert(x, source, to, mode):
+        if (source, to) == (tl.float32, tl.bfloat16):
+            return torch.from_numpy(x).bfloat16().view(torch.int16).numpy()
+        return cut_off(x, source, to, mode)
+
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+    monkeypatch.setattr(interpreter, "_convert_float", convert)
 
 
 def agree(plain, operator, shape, clients=2, after=lambda y: y):
@@ -100,6 +107,29 @@ def agree(plain, operator, shape, clients=2, after=lambda y: y):
 def test_convolutions(inputs, outputs, size, stride, padding, side, bias):
     plain = nn.Conv2d(inputs, outputs, size, stride=stride, padding=padding, bias=bias)
     agree(plain, FusedConv2d(plain), (2, inputs, side, side))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "stride", "padding", "side"),
+    [(8, 20, 3, 1, 1, 6), (5, 70, 3, 2, 1, 7), (64, 6, 5, 1, 2, 5), (64, 64, 1, 2, 0, 6)],
+)
+def test_convolutions_in_bfloat16(inputs, outputs, size, stride, padding, side):
+    """The gradient of images reads weights as they are, where in float32 they are turned."""
+    plain = nn.Conv2d(inputs, outputs, size, stride=stride, padding=padding, bias=False)
+    x, w = (
+        torch.randn(shape).bfloat16() for shape in ((2, inputs, side, side), plain.weight.shape)
+    )
+
+    def gradients(layer, x):
+        def score(w, x):
+            y = functional_call(layer, {"weight": w}, (x,)).float()
+            return (y * torch.linspace(-1, 2, y.numel()).reshape(y.shape)).sum()
+
+        return grad(score, argnums=(0, 1))(w.float(), x)
+
+    pairs = zip(gradients(FusedConv2d(plain), x), gradients(plain, x.float()), strict=True)
+    for found, expected in pairs:
+        assert (found - expected).norm() <= 5e-3 * expected.norm()
 
 
 @pytest.mark.parametrize(
@@ -215,10 +245,9 @@ def test_a_clients_bits_do_not_depend_on_who_trains_beside_it():
 def test_tiles_go_by_one_clients_shapes():
     for tile in (convolve_tile(3200, 800, 64, True, 2), convolve_tile(51200, 576, 64, False, 2)):
         assert all(n & (n - 1) == 0 for n in tile[:3])
-    inputs, *_, pixels = weights_tile(12800, 800, 64, 1)
-    assert (
-        12800 / pixels * -(-800 // inputs) >= 64
-    )  # programs, so that one client keeps a card busy
+    for halves_of_each, programs in ((1, 64), (2, 128)):  # so that one client keeps a card busy
+        inputs, *_, pixels = weights_tile(12800, 800, 64, halves_of_each)
+        assert -(-12800 // pixels) * -(-800 // inputs) >= programs
 
 
 def test_the_pass_says_what_it_replaced():

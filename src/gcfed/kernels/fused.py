@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcfed.kernels import norm_operators, operators, weight_operators
-from gcfed.kernels.operands import both_halves, packed, padded, summed, unpacked
+from gcfed.kernels.operands import both_halves, packed, padded, summed, turned, unpacked
 from gcfed.kernels.tile_sizes import pads_itself
 
 
@@ -64,6 +64,8 @@ class Convolution(torch.autograd.Function):
         dx = None
         if ctx.needs_input_grad[0]:
             whole = padded(g, 0, -g.shape[3] % 16)
+            if g.dtype == torch.float32:
+                kernels = turned(kernels, ctx.weights, whole.shape[3])
             dx = operators.convolve_back(
                 whole[None], kernels[None], size, stride, padding, *ctx.images[1:]
             )[0]

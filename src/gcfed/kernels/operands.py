@@ -13,6 +13,13 @@ def packed(w: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
     return rows.to(dtype).flatten(1, 3)
 
 
+def turned(rows: Tensor, shape: torch.Size, outputs: int) -> Tensor:
+    """What is `packed`, so many outputs of an input innermost: [places and inputs, outputs]."""
+    out, inputs, *size = shape
+    places = rows.reshape(out, size[0] * size[1], -1)[..., :inputs]
+    return padded(places.permute(1, 2, 0), 0, outputs - out).contiguous().flatten(0, 1)
+
+
 def unpacked(rows: Tensor, shape: torch.Size) -> Tensor:
     """The inverse of `packed`."""
     out, inputs, *size = shape

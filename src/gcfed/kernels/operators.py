@@ -162,6 +162,7 @@ def convolve_back(
 
     That was images of so many rows, columns and channels, with a border of ``pad`` in memory or
     not; ``g`` may have more channels than kernels made, a multiple of 16, ``w`` more than wanted.
+    In float32 the channels of ``g`` are innermost in ``w`` (`operands.turned`), as TF32 wants it.
     """
     g, w = g.contiguous(), _inside(w)
     dx = _convolve_back_shape(g, w, size, stride, pad, rows, columns, channels)
@@ -169,11 +170,13 @@ def convolve_back(
     m = images * -(-rows // stride) * -(-columns // stride)
     bm, bn, be, warps, stages = back_tile(m, inputs, channels, g.element_size())
     stages = stages_held(g, stages, (bm + bn) * be)
+    turned = g.dtype == torch.float32
+    out = inputs if turned else w.shape[1]
     launch(
         tiles.convolve_back, (-(-m // bm) * stride**2, -(-channels // bn), clients),
         g, w, dx, _client_stride(w),
-        m, rows, columns, height, width, inputs, channels, size, w.shape[2], w.shape[1],
-        stride, pad, bm, bn, be, num_warps=warps, num_stages=stages,
+        m, rows, columns, height, width, inputs, channels, size, w.shape[2], out,
+        stride, pad, turned, bm, bn, be, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return dx
 

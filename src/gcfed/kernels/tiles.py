@@ -4,8 +4,9 @@ Every tensor has a client axis first.  Images lie with their channels innermost,
 of an output pixel are a few contiguous pieces.  Their border of zeros is not in memory where a
 tile's inputs are all of one pixel (PAD): whether that one lies outside is asked once.  Operands are
 bfloat16, or float32 rounded to TF32; sums are float32, in an order that depends on one client's
-shapes alone: no atomics, and the same bits whoever trains beside.  Weights' gradients are in
-`weight_tiles`.
+shapes alone: no atomics, and the same bits whoever trains beside.  Operands of TF32 have to lie
+with what is summed over innermost (TURNED), or be cut into two of bfloat16, as in `weight_tiles`,
+where the gradients of weights are.
 """
 
 import triton
@@ -119,12 +120,14 @@ def convolve_back(
     G, W, DX, client_w,
     M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr, OUT: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, TURNED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """DX [clients, images, ROWS, COLUMNS, CO]: at a pixel, the sum over the outputs it went into.
 
     G [clients, images, HEIGHT, WIDTH, CI] is the gradient of what `convolve` made with W, STRIDE
-    and PAD; it has OUT channels and zeros (BE divides CI).  Row ``a`` went into row (a + PAD - r) /
+    and PAD; it has OUT channels and zeros (BE divides CI).  TURNED, W is [clients, places of a
+    kernel, CO, CI], with the same zeros.  Row ``a`` went into row (a + PAD - r) /
     STRIDE by the kernel's row ``r``, for those ``r`` that leave no remainder.  Pixels that have the
     same such rows and columns are of one kind, M of each; a program makes BM of a kind, for BN
     channels.
@@ -161,7 +164,10 @@ def convolve_back(
         inside = (i >= up) & (i < HEIGHT + up) & (j >= left) & (j < WIDTH + left)
         seen = tl.load(g + (f - (up * WIDTH + left) * CI)[None, :], mask=inside[:, None], other=0.0)
         at = (first_row + up * STRIDE) * KW + first_column + left * STRIDE
-        weights = w + f[:, None] * E + at * (E // (KW * KW)) + co[None, :]
+        if TURNED:
+            weights = w + f[:, None] + (at * CO + co)[None, :] * CI
+        else:
+            weights = w + f[:, None] * E + at * (E // (KW * KW)) + co[None, :]
         right = _masked(weights, (f < OUT)[:, None], (co < CO)[None, :], CI - OUT, CO % BN)
         total = tl.dot(seen, right, total)
     a = a * STRIDE + kind // STRIDE
@@ -201,7 +207,7 @@ def multiply_back(
     B, IN: tl.constexpr, OUT: tl.constexpr,
     BB: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """DX = G W: the gradient of a linear layer's input."""
+    """DX = G W: the gradient of a linear layer's input; of float32 as in `weight_tiles`."""
     i = tl.program_id(0) * BI + tl.arange(0, BI)
     b = tl.program_id(1) * BB + tl.arange(0, BB)
     k = tl.program_id(2).to(tl.int64)
@@ -218,6 +224,11 @@ def multiply_back(
             mask=(o < OUT)[:, None] & inputs,
             other=0.0,
         )
-        total = tl.dot(g, w.to(G.dtype.element_ty), total)
+        high = g.to(tl.bfloat16)
+        right = w.to(tl.bfloat16)
+        if G.dtype.element_ty == tl.float32:
+            total = tl.dot((g - high.to(tl.float32)).to(tl.bfloat16), right, total)
+            total = tl.dot(high, (w - right.to(tl.float32)).to(tl.bfloat16), total)
+        total = tl.dot(high, right, total)
     out = (k * B + b)[:, None] * IN + i[None, :]
     tl.store(DX + out, total.to(DX.dtype.element_ty), mask=rows & inputs)
