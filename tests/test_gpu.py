@@ -23,6 +23,7 @@ from gcfed import (
 )
 from gcfed.core import tree
 from gcfed.core.precision import arithmetic
+from gcfed.core.torch_internals import make_core_fx
 from gcfed.data import Lazy, dataset_from
 from gcfed.runs.train import run_together
 from gcfed.simulation.side_stream import AT_ONCE
@@ -268,7 +269,8 @@ def test_gradients_of_weights_are_nearer_than_tf32(plain, shape):
         back = 1 + torch.cos(torch.arange(y.numel(), device="cuda", dtype=torch.float64)) / 2
         return (y * back.reshape(y.shape).to(y.dtype)).sum()
 
-    found = torch.compile(grad(partial(score, layer)))(weights, x)["weight"]
+    trace = make_core_fx(grad(partial(score, layer)))(weights, x)  # Dynamo would lose gradients
+    found = torch.compile(trace)(weights, x)["weight"]
     doubles = {n: w.double() for n, w in weights.items()}
     expected = grad(partial(score, plain))(doubles, x.double())["weight"]
     assert (found - expected).norm() <= 2e-5 * expected.norm()
