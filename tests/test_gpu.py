@@ -174,6 +174,28 @@ def test_convolutions_twice_give_the_same_bits(engine, precision, tmp_path):
 
 
 @pytest.mark.usefixtures("float32")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_hundreds_of_rounds_twice_give_the_same_bits(precision, tmp_path):
+    """What goes wrong once in a thousand rounds does not show in four."""
+    config = tiny(
+        dataset="fashion10k",
+        model="cnn",
+        partition="iid",
+        cohort=20,
+        steps=2,
+        epochs=None,
+        rounds=400,
+        evaluate_every=10,
+        engine="fused",
+        precision=precision,
+        device="cuda",
+    )
+    for name in "ab":
+        run(config, tmp_path / name)
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+@pytest.mark.usefixtures("float32")
 @pytest.mark.parametrize("engine", ["vectorized", "streams"])
 def test_lines_made_beside_the_next_round_are_those_made_at_once(engine, tmp_path, monkeypatch):
     config = tiny(engine=engine, device="cuda", model="cnn", rounds=6, checkpoint_every=4)

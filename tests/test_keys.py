@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import torch
 from torch.func import vmap
 
@@ -80,3 +81,19 @@ def test_words_and_integers_are_mixed_alike():
         expected = keys.key(5, 9, data).tolist()
         assert keys.fold(keys.key(5, 9), data).tolist() == expected
         assert keys.fold(keys.key(5, 9), torch.tensor(data)).tolist() == expected
+
+
+def test_generators_of_clients_are_numpys():
+    """In whatever they are asked, also where a word takes more than 32 bits."""
+    drawn = np.random.default_rng(0).integers(0, 2**32, 40).tolist()
+    for seed, t, ids in [(0, 0, [0, 1, 2**32 - 1]), (5, 2**31, drawn), (2**40, 3, [7]), (1, 1, [])]:
+        found = keys.generators_of_clients("batches", seed, t, ids)
+        count = 0
+        for client, rng in zip(ids, found, strict=True):
+            words = [keys.PURPOSES.index("batches") + 1, seed, t, client]
+            for expected in (np.random.default_rng(words), keys.generator("batches", *words[1:])):
+                assert rng.bit_generator.state == expected.bit_generator.state
+            assert (rng.permutation(50) == expected.permutation(50)).all()
+            assert rng.integers(2**31) == expected.integers(2**31)  # half a word waits then
+            count += 1
+        assert count == len(ids)

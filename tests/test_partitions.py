@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from gcfed.core.batches import repeated
 from gcfed.data.partitions.dirichlet import in_proportion
 from gcfed.data.partitions.partition import Partition, Pool, stable_sort, top_up
 from gcfed.data.partitions.skew import partition_statistics
@@ -381,6 +382,18 @@ def test_by_a_key_follows_it():
 
 
 # --- Partition itself, and its scale
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 5), st.data())
+def test_the_examples_of_some_clients(sizes, multiple, data):
+    """One client after the other, the first of each repeated to a multiple."""
+    parts = Partition.of(list(torch.randperm(sum(sizes)).split(sizes)))
+    ids = data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=8))
+    held, counts = parts.of_clients(ids, multiple)
+    expected = [repeated(parts.of_client(k), multiple) for k in ids]
+    assert counts.tolist() == [len(part) for part in expected]
+    assert held.tolist() == [i for part in expected for i in part.tolist()]
+    assert parts.sizes_of(ids).tolist() == [sizes[k] for k in ids]
 
 
 def test_a_partition_by_owner():

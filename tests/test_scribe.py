@@ -128,7 +128,7 @@ def test_what_ends_a_run_leaves_the_lines_of_all_rounds_before(beside, tmp_path,
     assert len(lines(tmp_path / "a")) == 5
     assert load_run(tmp_path / "a").summary["reason"] == "the device is lost"
     broken_off(config, tmp_path / "b", 3)
-    assert len(lines(tmp_path / "b")) == 4  # that which was trained meanwhile is written too
+    assert len(lines(tmp_path / "b")) == 5  # that which was trained meanwhile is written too
     for name in ("a", "b"):
         resume(tmp_path / name)
         assert_same(tmp_path / name, tmp_path / "straight")
@@ -145,9 +145,9 @@ def test_ctrl_c_leaves_nothing_unwritten(beside, tmp_path):
 
     with pytest.warns(UserWarning, match="stopping after this round"):
         summary = run(config, tmp_path / "a", observe)
-    assert (summary["status"], summary["reason"], summary["round"]) == ("stopped", "interrupted", 5)
-    assert len(lines(tmp_path / "a")) == 5  # the rounds after, of which one was under way
-    assert (tmp_path / "a" / "checkpoints" / "00000005.json").exists()
+    assert (summary["status"], summary["reason"], summary["round"]) == ("stopped", "interrupted", 6)
+    assert len(lines(tmp_path / "a")) == 6  # the rounds after, one of which was under way
+    assert (tmp_path / "a" / "checkpoints" / "00000006.json").exists()
     resume(tmp_path / "a")
     assert_same(tmp_path / "a", tmp_path / "straight")
 

@@ -4,7 +4,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import tee
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -76,15 +76,23 @@ def plan(
     if fill == "repeat":
         own = repeated(own, batch_size)
     missing = batches * width - len(own)
-    index = np.empty((passes, batches * width), np.int64)
-    for row in index:
-        row[: len(own)] = rng.permutation(own)
-    sizes = np.full((passes, batches), width)
+    own = own.astype(np.int64, copy=False)
+    orders = [rng.permutation(own) for _ in range(passes)]
     if missing:
-        index[:, len(own) :] = own[0]
-        sizes[:, -1] -= missing
-    seed = int(rng.integers(2**63))
-    return BatchPlan(index.reshape(-1, width)[:steps], sizes.reshape(-1)[:steps], seed)
+        orders = [np.append(order, np.full(missing, own[0])) for order in orders]
+    index = orders[0] if passes == 1 else np.concatenate(orders)
+    seed = rng.bit_generator.random_raw() >> 1  # which is rng.integers(2**63), in less time
+    sizes = _sizes(passes, batches, width, missing)
+    return BatchPlan(index.reshape(-1, width)[:steps], sizes[:steps], seed)
+
+
+@lru_cache(maxsize=1024)  # clients that hold equally many have the same
+def _sizes(passes: int, batches: int, width: int, missing: int) -> np.ndarray:
+    """How many examples each batch of a plan has."""
+    sizes = np.full((passes, batches), width)
+    sizes[:, -1] -= missing
+    sizes.flags.writeable = False
+    return sizes.reshape(-1)
 
 
 def repeated(part: np.ndarray, multiple: int) -> np.ndarray:

@@ -67,13 +67,11 @@ class Facts(NamedTuple):
         """On the device of a parameter, counts as `counting_dtype` says."""
         dtype, device = counting_dtype(like), like.device
         steps = torch.tensor([len(plan) for plan in plans])
-        return cls(
-            on_device(label_counts.to(dtype), device),
-            on_device(filled_counts.to(dtype), device),
-            on_device(num_examples.to(dtype), device),
-            on_device(steps.to(dtype), device),
-            on_device(key, device),
-        )
+        counts = [label_counts, filled_counts, num_examples, steps]
+        packed = torch.cat([x.reshape(-1).to(dtype) for x in counts])  # a copy for all of them
+        parts = torch.split(on_device(packed, device), [x.numel() for x in counts])
+        labels, filled, examples, steps = map(torch.Tensor.view_as, parts, counts)
+        return cls(labels, filled, examples, steps, on_device(key, device))
 
 
 def counting_dtype(like: Tensor) -> torch.dtype:

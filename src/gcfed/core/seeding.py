@@ -54,15 +54,18 @@ def drawn_since(before: Sequence[Any]) -> bool:
     return python != now_python or not same_numpy or torch_drew_since(of_torch)
 
 
-def torch_states() -> list[Tensor]:
+def torch_states() -> list[Any]:
     """Where torch's generators are, those of GPUs that are in use among them.
 
     During rounds these alone are watched, since other threads may draw by Python's and numpy's.
     """
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    return [torch.default_generator.get_state(), *cuda]
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    on_gpus = torch.cuda.default_generators if used else ()
+    places = [(each.initial_seed(), each.get_offset()) for each in on_gpus]
+    return [torch.default_generator.get_state(), *places]
 
 
-def torch_drew_since(before: Sequence[Tensor]) -> bool:
+def torch_drew_since(before: Sequence[Any]) -> bool:
     """Whether anything was drawn from torch's generators since they were there."""
-    return not all(map(torch.equal, before, torch_states()))
+    (host, *on_gpus), (now_host, *now_on_gpus) = before, torch_states()
+    return on_gpus != now_on_gpus or not torch.equal(host, now_host)

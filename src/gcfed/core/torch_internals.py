@@ -30,9 +30,15 @@ def load_transforms() -> None:
     import_module("torch._dynamo")
 
 
-def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
-    """Write tensors over others, all at once where a device can."""
-    torch._foreach_copy_(to, source)
+def copy_all(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    """Write tensors over others, all at once where a device can, which is those of one dtype."""
+    alike: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for a, b in zip(to, source, strict=True):
+        places, values = alike.setdefault(a.dtype, ([], []))
+        places.append(a)
+        values.append(b)
+    for places, values in alike.values():
+        torch._foreach_copy_(places, values)
 
 
 def differences(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
-from gcfed.core.batches import DataHandle, repeated
+from gcfed.core.batches import DataHandle
 from gcfed.core.types import Examples, Stored
 from gcfed.data.partitions.partition import Partition
 from gcfed.errors import InputError
@@ -58,8 +58,7 @@ class FederatedData:
         return len(self.parts)
 
     def num_examples(self, ids: Sequence[int]) -> Tensor:
-        of = torch.tensor(list(ids), dtype=torch.int64)  # never all sizes: clients may be millions
-        return self.parts.offsets[of + 1] - self.parts.offsets[of]
+        return torch.from_numpy(self.parts.sizes_of(ids))
 
     def label_counts(self, ids: Sequence[int], multiple: int = 1) -> Tensor:
         """How many examples of each class a client holds; of width 0 where there are none.
@@ -68,11 +67,11 @@ class FederatedData:
         """
         if not self.has_classes:
             return torch.zeros(len(ids), 0)
-        parts = [repeated(self.parts.of_client(i), multiple) for i in ids]
-        client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        cell = client * self.num_classes + self._host_labels[np.concatenate(parts)]
-        counts = np.bincount(cell, minlength=len(parts) * self.num_classes)
-        return torch.from_numpy(counts.reshape(len(parts), self.num_classes))
+        held, sizes = self.parts.of_clients(ids, multiple)
+        client = np.repeat(np.arange(len(sizes)), sizes)
+        cell = client * self.num_classes + self._host_labels[held]
+        counts = np.bincount(cell, minlength=len(sizes) * self.num_classes)
+        return torch.from_numpy(counts.reshape(len(sizes), self.num_classes))
 
     @cached_property
     def _host_labels(self) -> np.ndarray:

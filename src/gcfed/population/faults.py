@@ -37,9 +37,14 @@ class Faults:
             if field.name != "how" and not 0 <= value <= 1:
                 raise InputError(f"{field.name} is between 0 and 1; not {value}")
 
+    @property
+    def happen(self) -> bool:
+        """Whether anything can go wrong at all."""
+        return bool(self.dropout or self.straggling or self.corruption)
+
     def of(self, seed: int, t: int, client: int) -> "Fate":
         """What befalls a client in round ``t``, whoever else takes part."""
-        if not (self.dropout or self.straggling or self.corruption):
+        if not self.happen:
             return Fate(False, False, False)
         draws = keys.generator("faults", seed, t, client).random(3)
         return Fate(*(draws < (self.dropout, self.straggling, self.corruption)).tolist())

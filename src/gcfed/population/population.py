@@ -64,8 +64,9 @@ class Population:
     def draw(self, t: int) -> Drawn:
         """Round ``t``: the clients that answer, with their batches, and those that do not."""
         ids = self.sample(t)
-        absent = [k for k in ids if self.fate(t, k).absent]
-        return Drawn({k: self.plan(t, k) for k in ids if k not in absent}, absent)
+        absent = [k for k, fate in self.struck(t, ids).items() if fate.absent]
+        present = [k for k in ids if k not in absent]
+        return Drawn(dict(zip(present, self.plans(t, present), strict=True)), absent)
 
     def available(self, t: int) -> ClientIds:
         """The clients that can be drawn in round ``t``."""
@@ -84,6 +85,12 @@ class Population:
         """What befalls a client in round ``t``."""
         return self.faults.of(self.schedule.seed, t, client)
 
+    def struck(self, t: int, ids: Sequence[int]) -> dict[int, Fate]:
+        """The clients that something befalls in round ``t``, and what."""
+        if not self.faults.happen:
+            return {}
+        return {k: fate for k in ids if any(fate := self.fate(t, k))}
+
     def filled_counts(self, ids: Sequence[int]) -> Tensor:
         """How many examples of each class an epoch of a client shows, repeated ones included."""
         s = self.schedule
@@ -91,11 +98,27 @@ class Population:
 
     def plan(self, t: int, client: int) -> BatchPlan:
         """What a client trains on in round ``t``; one that is late gets through a part of it."""
-        whole = plan_round(self.schedule, self.data.parts.of_client(client), t, client)
-        return whole.first(self.faults.steps(len(whole))) if self.fate(t, client).late else whole
+        return self.plans(t, [client])[0]
+
+    def plans(self, t: int, ids: Sequence[int]) -> list[BatchPlan]:
+        """`plan` of each of some clients."""
+        of_client, late = self.data.parts.of_client, self._late(t, ids)
+        rngs = keys.generators_of_clients("batches", self.schedule.seed, t, ids)
+        whole = [_plan(self.schedule, of_client(k), rng) for k, rng in zip(ids, rngs, strict=True)]
+        return [
+            plan.first(self.faults.steps(len(plan))) if k in late else plan
+            for k, plan in zip(ids, whole, strict=True)
+        ]
+
+    def _late(self, t: int, ids: Sequence[int]) -> list[int]:
+        return [k for k, fate in self.struck(t, ids).items() if fate.late]
 
 
 def plan_round(schedule: Schedule, own: np.ndarray, t: int, client: int) -> BatchPlan:
     """What a client that holds these examples trains on in round ``t``."""
-    s, rng = schedule, keys.generator("batches", schedule.seed, t, client)
+    return _plan(schedule, own, keys.generator("batches", schedule.seed, t, client))
+
+
+def _plan(schedule: Schedule, own: np.ndarray, rng: np.random.Generator) -> BatchPlan:
+    s = schedule
     return plan(own, s.batch_size, epochs=s.epochs, steps=s.steps, fill=s.fill, rng=rng)

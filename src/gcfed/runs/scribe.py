@@ -1,5 +1,6 @@
 """Rounds written down, each while a GPU trains the next ones."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -12,30 +13,36 @@ from gcfed.runs.writer import Moment, RunWriter
 from gcfed.simulation.side_stream import SideStream
 from gcfed.simulation.snapshot import RoundResult
 
+BEHIND = 2
+"""How many lines wait for their hashes, which may take longer than a round."""
+
 
 class Scribe:
     """Writes the rounds of runs that are trained together, in order, and tells an observer.
 
     A GPU works by itself, so there a model is judged when the next round is under way, and its line
-    is written when the round after that is; elsewhere both are done at once, and so is what probes
-    measure, which takes the device.  At the end of a ``with`` block nothing waits any more.
+    is written some rounds later; elsewhere both are done at once, and so is what probes measure,
+    which takes the device.  At the end of a ``with`` block nothing waits any more.
     """
 
     def __init__(self, writers: Sequence[RunWriter], observe: Observer) -> None:
         self._writers, self._observe = writers, observe
         self._side = SideStream(writers[0].experiment.setup.device)
         self._judge: Callable[[], Callable[[], None]] | None = None
-        self._write: Callable[[], None] | None = None
+        self._lines: deque[Callable[[], None]] = deque()
 
     def __enter__(self) -> "Scribe":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self.finish()
-            return
-        with suppress(Exception):  # that which ends the block says more
-            self.finish()
+        try:
+            if kind is None:
+                self.finish()
+                return
+            with suppress(Exception):  # that which ends the block says more
+                self.finish()
+        finally:
+            self._side.rest()
 
     def take(self, results: Mapping[int, RoundResult]) -> None:
         """Have a round of some runs, by their place among the writers, written down soon."""
@@ -60,6 +67,7 @@ class Scribe:
                         self._writers[i].add(result, lines[i], ended)
                 except BaseException:
                     self._judge = None  # no line follows one that is missing
+                    self._lines.clear()
                     raise
                 self._observe(lines)
 
@@ -70,15 +78,16 @@ class Scribe:
             self.finish()
 
     def go_on(self) -> None:
-        """Write down what was judged, and have judged what was taken."""
-        write, self._write = self._write, None
-        if write is not None:
-            write()
-        if self._judge is not None:
-            self._write = self._judge()
-            self._judge = None  # now that it is under way
+        """Have judged what was taken, and write down what was judged some rounds ago."""
+        self._go_on(BEHIND)
 
     def finish(self) -> None:
         """Write down all that waits for it."""
-        self.go_on()
-        self.go_on()
+        self._go_on(0)
+
+    def _go_on(self, behind: int) -> None:
+        if self._judge is not None:
+            self._lines.append(self._judge())
+            self._judge = None  # now that it is under way
+        while len(self._lines) > behind:
+            self._lines.popleft()()

@@ -3,13 +3,14 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.core.lazy import LazyInputs
 from gcfed.core.tree import Tree
 from gcfed.simulation.evaluation import Scores, TestSet, begin_evaluation
 from gcfed.simulation.setup import Setup
@@ -81,23 +82,21 @@ def begin_records(
     Until then a GPU and its host can go on with the next round: models are judged on ``side``, as
     soon as the round has come to its ``mark``, and hashes are made in a thread.
     """
-    beside = ThreadPoolExecutor(1)
+    if due and any(isinstance(test.x, LazyInputs) for each in tests for test in each.values()):
+        side.rest()  # readers of examples may be forked
     with side.entered(mark):
         weights = [side.fetch({**r.server.params, **r.server.buffers}) for r in results]
         # their index is copied from the host, which would wait for the scores if those came first
         losses = {i: loss for i, r in enumerate(results) if (loss := _train_loss(r)) is not None}
         finish_scores = _begin_scores(setups, results, tests, side) if due else None
         fetched = side.fetch(losses)  # the last of all
-    # a process with a second thread cannot be forked, as readers of examples are when models are
-    # judged
-    hashes = [beside.submit(_sha256, each) for each in weights]
+    hashes = [side.begin(partial(_sha256, each)) for each in weights]
 
     def finish() -> list[Record]:
         found = fetched.wait()
-        beside.shutdown()
         scores = [{} for _ in setups] if finish_scores is None else finish_scores()
         means = [found[i].item() if i in found else None for i in range(len(setups))]
-        done = [sha256.result() for sha256 in hashes]
+        done = [sha256() for sha256 in hashes]
         return list(map(_line, setups, results, tests, scores, means, done))
 
     return finish

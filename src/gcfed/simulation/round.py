@@ -175,7 +175,7 @@ def receive(
 def _as_received(setup: Setup, t: int, ids: Sequence[int], key: Tensor, upload: Upload) -> Upload:
     """What arrives: some updates are not what was sent."""
     population = setup.population
-    hit = [k for k, i in enumerate(ids) if population.fate(t, i).corrupted]
+    hit = [ids.index(i) for i, fate in population.struck(t, ids).items() if fate.corrupted]
     if not hit:
         return upload
     uploads = [tree.take(upload, k) for k in range(len(ids))]
@@ -227,7 +227,7 @@ def begin_conclusion(
             raise DivergedError(t, "the step of the global weights is not finite")
         uploads = [part.uploads for part in received if part.uploads is not None]
         models = [part.models for part in received if part.models is not None]
-        fate = setup.population.fate
+        struck = setup.population.struck(t, ids)
         return RoundResult(
             round=t,
             ids=ids,
@@ -241,8 +241,8 @@ def begin_conclusion(
             bytes_up=sum(part.bytes_up for part in received),
             bytes_down=sum(part.bytes_down for part in received) + wasted,
             absent=list(absent),
-            late=[i for i in ids if fate(t, i).late],
-            corrupted=[i for i in ids if fate(t, i).corrupted],
+            late=[i for i, fate in struck.items() if fate.late],
+            corrupted=[i for i, fate in struck.items() if fate.corrupted],
             chunk=setup.chunk,
         )
 

@@ -1,7 +1,9 @@
 """Numbers fetched from a device while it goes on with other work."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -10,6 +12,9 @@ from torch import Tensor
 from gcfed.core import tree
 
 T = TypeVar("T")
+
+THREADS = 4
+"""As many at most compute on the host beside what else it does."""
 
 HIGH = -1
 """The priority of streams of our own: those that a capture uses come from another pool."""
@@ -33,13 +38,15 @@ class Fetched(Generic[T]):
 
 
 class SideStream:
-    """Work on a GPU beside what its current stream does; anywhere else, all is done at once.
+    """Work on a GPU beside what its current stream does, and on the host beside what its thread
+    does; without a GPU, all is done at once.
 
     Who puts work here keeps what it reads until the last that it fetches has arrived.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
         self._stream: torch.cuda.Stream | None = None
+        self._threads: ThreadPoolExecutor | None = None
         if device is not None and device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
 
@@ -73,6 +80,23 @@ class SideStream:
             return Fetched(tree.map(lambda x: x.cpu(), value))
         return _fetched(value, self._stream)
 
+    def begin(self, compute: Callable[[], T]) -> Callable[[], T]:
+        """Have something computed by the host, beside what else it does; what is given waits."""
+        if not self.is_beside:
+            return partial(_same, compute())
+        self._threads = self._threads or ThreadPoolExecutor(THREADS)
+        return self._threads.submit(compute).result
+
+    def rest(self) -> None:
+        """Be one thread again, once all is computed: a process with more cannot be forked."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+
+def _same(value: T) -> T:
+    return value
+
 
 AT_ONCE = SideStream()
 """For numbers that are needed before anything else is done."""
@@ -86,9 +110,17 @@ def fetch(value: Tensor) -> Fetched[Tensor]:
 
 
 def _fetched(value: T, stream: torch.cuda.Stream) -> Fetched[T]:
-    # torch takes memory that is pinned for such copies, so they do not wait
-    host = tree.map(lambda x: x.to("cpu", non_blocking=True), value)
-    return Fetched(host, _recorded(stream))
+    """All of one dtype are one copy, into memory that torch pins for it, so it does not wait."""
+    leaves = [x for _, x in tree.leaves(value)]
+    host: dict[int, Tensor] = {}
+    for dtype in {x.dtype for x in leaves}:
+        alike = [x for x in leaves if x.dtype == dtype]
+        rows = [x.reshape(-1) for x in alike]
+        together = rows[0] if len(rows) == 1 else torch.cat(rows)
+        fetched = together.to("cpu", non_blocking=True)
+        parts = torch.split(fetched, [x.numel() for x in alike])
+        host |= {id(x): part.view(x.shape) for x, part in zip(alike, parts, strict=True)}
+    return Fetched(tree.map(lambda x: host[id(x)], value), _recorded(stream))
 
 
 def wait_for(device: torch.device) -> None:

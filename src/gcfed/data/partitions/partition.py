@@ -72,6 +72,27 @@ class Partition:
             raise IndexError(f"client {client} of {len(self)}")
         return indices[offsets[client] : offsets[client + 1]]
 
+    def sizes_of(self, clients: Sequence[int]) -> np.ndarray:
+        """How many examples each of some clients holds; never all, which may be millions."""
+        _, offsets = self._arrays
+        of = np.array(clients, np.int64)
+        sizes: np.ndarray = offsets[of + 1] - offsets[of]
+        return sizes
+
+    def of_clients(
+        self, clients: Sequence[int], multiple: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of some clients' examples, one client after the other, and how many each has.
+
+        A client's first examples are repeated until there is a ``multiple`` of so many.
+        """
+        indices, offsets = self._arrays
+        held = self.sizes_of(clients)
+        sizes = -(-held // multiple) * multiple
+        place = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
+        starts = offsets[np.array(clients, np.int64)]
+        return indices[np.repeat(starts, sizes) + place % np.repeat(held, sizes)], sizes
+
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         return self.indices.numpy(), self.offsets.numpy()
