@@ -181,6 +181,7 @@ def test_hundreds_of_rounds_twice_give_the_same_bits(precision, tmp_path):
         dataset="fashion10k",
         model="cnn",
         partition="iid",
+        clients=100,
         cohort=20,
         steps=2,
         epochs=None,
