@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from gcfed import (
     ALGORITHMS,
+    MODELS,
     Streams,
     Vectorized,
     resume,
@@ -173,19 +174,34 @@ def test_convolutions_twice_give_the_same_bits(engine, precision, tmp_path):
     assert verify(tmp_path / "a").holds
 
 
-@pytest.mark.usefixtures("float32")
+class Photographs(nn.Module):
+    """The network of pfl-research's benchmark, with fewer numbers in its first linear layer."""
+
+    def __init__(self, shape, num_classes):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(shape[0], 32, 3), nn.Conv2d(32, 64, 3)
+        self.drop1, self.drop2 = nn.Dropout(0.25), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(64 * 14 * 14, 32), nn.Linear(32, num_classes)
+
+    def forward(self, x):
+        x = torch.relu(self.conv2(torch.relu(self.conv1(x))))
+        x = self.drop1(functional.max_pool2d(x, 2)).flatten(1)
+        return self.fc2(self.drop2(torch.relu(self.fc1(x))))
+
+
+@pytest.mark.usefixtures("float32", "registries")
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_hundreds_of_rounds_twice_give_the_same_bits(precision, tmp_path):
     """What goes wrong once in a thousand rounds does not show in four."""
+    MODELS.register("photographs")(Photographs)
     config = tiny(
-        dataset="fashion10k",
-        model="cnn",
+        dataset="synthetic(train=5000, test=2000, shape=(3, 32, 32))",
+        model="photographs",
         partition="iid",
         clients=100,
-        cohort=20,
-        steps=2,
-        epochs=None,
-        rounds=400,
+        cohort=50,
+        batch_size=10,
+        rounds=600,
         evaluate_every=10,
         engine="fused",
         precision=precision,
