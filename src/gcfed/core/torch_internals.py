@@ -31,7 +31,7 @@ def load_transforms() -> None:
 
 
 def copy_all(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Write tensors over others, all at once where a device can, which is those of one dtype."""
+    """Write tensors over others; where a device can, all of one dtype at once."""
     alike: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for a, b in zip(to, source, strict=True):
         places, values = alike.setdefault(a.dtype, ([], []))

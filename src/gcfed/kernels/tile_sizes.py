@@ -55,13 +55,13 @@ def weights_tile(
     few = out <= 64 and e > 128
     be = power(e, 16, 64 if (few and halves == 1) or of_one % 128 else 128)
     bn = power(out, 16, 128)
-    bm, warps, stages = (128, 4, 2) if out <= 64 or m >= 8192 else (64, 4, 3)
+    bm, stages = (128, 2) if out <= 64 or m >= 8192 else (64, 3)
     if halves == 2:
-        bm, warps, stages = 64, 4, 2
+        bm, stages = 64, 2
     tiles = -(-e // be) * -(-out // bn)
     programs = 128 if few and be == 128 else 64  # of one client alone
     parts = -(-programs // tiles)
-    return be, bn, bm, warps, stages, max(2 * bm, -(-m // parts // bm) * bm)
+    return be, bn, bm, 4, stages, max(2 * bm, -(-m // parts // bm) * bm)
 
 
 def norm_tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:

@@ -102,16 +102,13 @@ class Population:
 
     def plans(self, t: int, ids: Sequence[int]) -> list[BatchPlan]:
         """`plan` of each of some clients."""
-        of_client, late = self.data.parts.of_client, self._late(t, ids)
+        of_client, struck = self.data.parts.of_client, self.struck(t, ids)
         rngs = keys.generators_of_clients("batches", self.schedule.seed, t, ids)
         whole = [_plan(self.schedule, of_client(k), rng) for k, rng in zip(ids, rngs, strict=True)]
         return [
-            plan.first(self.faults.steps(len(plan))) if k in late else plan
+            plan.first(self.faults.steps(len(plan))) if k in struck and struck[k].late else plan
             for k, plan in zip(ids, whole, strict=True)
         ]
-
-    def _late(self, t: int, ids: Sequence[int]) -> list[int]:
-        return [k for k, fate in self.struck(t, ids).items() if fate.late]
 
 
 def plan_round(schedule: Schedule, own: np.ndarray, t: int, client: int) -> BatchPlan:

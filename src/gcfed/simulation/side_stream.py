@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -83,7 +82,8 @@ class SideStream:
     def begin(self, compute: Callable[[], T]) -> Callable[[], T]:
         """Have something computed by the host, beside what else it does; what is given waits."""
         if not self.is_beside:
-            return partial(_same, compute())
+            value = compute()
+            return lambda: value
         self._threads = self._threads or ThreadPoolExecutor(THREADS)
         return self._threads.submit(compute).result
 
@@ -92,10 +92,6 @@ class SideStream:
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
-
-
-def _same(value: T) -> T:
-    return value
 
 
 AT_ONCE = SideStream()
