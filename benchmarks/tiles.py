@@ -74,10 +74,9 @@ def weights(layer: str, clients: int, tile: Tile, dtype: torch.dtype) -> Callabl
     x, x_rest = _random(2, clients, IMAGES, side, side, inputs)
     g, g_rest = _random(2, clients, m, out)
     parts = torch.empty(-(-m // per), clients, out, e, device="cuda")
-    biases = torch.empty(-(-m // per), clients, out, device="cuda")
     grid = (-(-e // be) * -(-out // bn), clients, len(parts))
     return lambda: weight_tiles.convolution_weights[grid](
-        x, g, x_rest, g_rest, parts, biases, clients, m, per, rows, rows, side, side, inputs, out,
+        x, g, x_rest, g_rest, parts, clients, m, per, rows, rows, side, side, inputs, out,
         size, e, 1, pad, dtype == torch.float32, be, bn, bm, num_warps=warps, num_stages=stages,
     )  # fmt: skip
 

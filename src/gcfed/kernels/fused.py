@@ -56,10 +56,11 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         y, code, images, kernels = ctx.saved_tensors
         size, stride, padding, sides = ctx.weights[2], ctx.stride, ctx.padding, ctx.images[1:3]
+        if ctx.relu:
+            dy = torch.where(code < 4 if ctx.pool else y > 0, dy, 0)
+        g = dy
         if ctx.pool:
             g = _unpooled(dy, code, *((n + 2 * padding - size) // stride + 1 for n in sides))
-        else:
-            g = torch.where(y > 0, dy, 0) if ctx.relu else dy
         g = g.contiguous()  # laid out by the step, which is compiled, and not by operators
         dx = None
         if ctx.needs_input_grad[0]:
@@ -70,11 +71,9 @@ class Convolution(torch.autograd.Function):
                 whole[None], kernels[None], size, stride, padding, *ctx.images[1:]
             )[0]
         pad = padding if images.shape[1:3] == sides else 0
-        parts, biases = weight_operators.convolution_weights(
-            *both_halves(images, g), size, stride, pad
-        )
+        parts = weight_operators.convolution_weights(*both_halves(images, g), size, stride, pad)
         dw = unpacked(summed(parts)[0], ctx.weights)
-        db = summed(biases)[0] if ctx.has_bias else None
+        db = dy.sum((0, 1, 2), dtype=torch.float32) if ctx.has_bias else None
         return dx, dw, db, None, None, None, None
 
 

@@ -4,8 +4,6 @@ Operands are bfloat16, or two of bfloat16 for one of float32: with ``x_rest`` an
 bfloat16 leaves of ``x`` and ``g``, both or none.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -29,28 +27,27 @@ def _or(rest: Tensor | None, x: Tensor) -> Tensor:
     return x if rest is None else rest.contiguous()
 
 
-def _weights_shapes(
+def _weights_shape(
     x: Tensor, g: Tensor, x_rest: Tensor | None, g_rest: Tensor | None,
     size: int, stride: int, pad: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> Tensor:  # fmt: skip
     m, e, out = _pixels(g), size * size * x.shape[4], g.shape[4]
     parts = -(-m // weights_tile(m, e, out, _halves(x_rest), x.shape[4] if pad else 0)[-1])
-    like: dict[str, Any] = {"dtype": torch.float32}
     clients = x.shape[0]  # which may be a symbol, and `len` would make it a number
-    return x.new_empty(parts, clients, out, e, **like), x.new_empty(parts, clients, out, **like)
+    return x.new_empty(parts, clients, out, e, dtype=torch.float32)
 
 
-@operator(_weights_shapes, (1, 1))
+@operator(_weights_shape, (1,))
 def convolution_weights(
     x: Tensor, g: Tensor, x_rest: Tensor | None, g_rest: Tensor | None,
     size: int, stride: int, pad: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradients of kernels and biases, in parts [parts, clients, ...] to be summed.
+) -> Tensor:  # fmt: skip
+    """The gradient of kernels, in parts [parts, clients, outputs, inputs] to be summed.
 
     ``x`` and ``pad`` are as in `operators.convolve`, and ``g`` is the gradient of the outputs.
     """
     x, g = x.contiguous(), g.contiguous()
-    parts, biases = _weights_shapes(x, g, x_rest, g_rest, size, stride, pad)
+    parts = _weights_shape(x, g, x_rest, g_rest, size, stride, pad)
     rows, columns = g.shape[2:4]
     m, out, e = _pixels(g), parts.shape[2], parts.shape[3]
     be, bn, bm, warps, stages, per = weights_tile(
@@ -59,12 +56,12 @@ def convolution_weights(
     stages = stages_held(x, stages, (be + bn) * bm * _halves(x_rest))
     launch(
         weight_tiles.convolution_weights, (-(-e // be) * -(-out // bn), len(x), len(parts)),
-        x, g, _or(x_rest, x), _or(g_rest, g), parts, biases,
+        x, g, _or(x_rest, x), _or(g_rest, g), parts,
         len(x), m, per, rows, columns, x.shape[2], x.shape[3], x.shape[4], out,
         size, e, stride, pad, x_rest is not None, be, bn, bm,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return parts, biases
+    return parts
 
 
 def _linear_weights_shape(

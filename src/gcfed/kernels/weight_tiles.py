@@ -4,6 +4,9 @@ What is summed over is not innermost in memory.  The tensor cores of a Hopper ta
 bfloat16 but not in TF32, for which a tile would be turned around number by number.  So float32
 operands come as two of bfloat16 each, a number and its REST, and their product is three: all but
 that of the rests.  That keeps 16 bits of a number, where TF32 keeps 11.
+
+What a product reads, nothing else in its loop may read.  Triton (3.6 to 3.9) would keep one copy
+less of it in shared memory, and overwrite that while the product is still under way.
 """
 
 import triton
@@ -14,7 +17,7 @@ from gcfed.kernels.tiles import read_inputs
 
 @triton.jit(do_not_specialize=["CLIENTS"])
 def convolution_weights(
-    X, G, X_REST, G_REST, PARTS, BIASES,
+    X, G, X_REST, G_REST, PARTS,
     CLIENTS, M, PER, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr, KW: tl.constexpr, E: tl.constexpr,
     STRIDE: tl.constexpr, PAD: tl.constexpr, RESTS: tl.constexpr,
@@ -22,7 +25,7 @@ def convolution_weights(
 ):  # fmt: skip
     """PARTS [parts, clients, CO, E]: for each client, G^T X over each PER output pixels.
 
-    X is as in `tiles.convolve`, and G [clients, pixels, CO]; BIASES are the sums of G itself.
+    X is as in `tiles.convolve`, and G [clients, pixels, CO].
     """
     e_tiles = tl.cdiv(E, BE)
     tile = tl.program_id(0)
@@ -31,7 +34,6 @@ def convolution_weights(
     co = tile // e_tiles * BN + tl.arange(0, BN)
     k = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
-    first = tile % e_tiles == 0
     images = M // (ROWS * COLUMNS)
     client = k * images * (HEIGHT * WIDTH * CI)
     places = (f // (KW * CI) * (WIDTH * CI) + f % (KW * CI))[None, :]
@@ -40,7 +42,6 @@ def convolution_weights(
     g = G + k * M * CO + co[None, :]
     g_rest = G_REST + k * M * CO + co[None, :]
     total = tl.zeros((BE, BN), tl.float32)
-    bias = tl.zeros((BN,), tl.float32)
     for m0 in range(part * PER, min((part + 1) * PER, M), BM):
         m = m0 + tl.arange(0, BM)
         live = m < min((part + 1) * PER, M)
@@ -60,15 +61,8 @@ def convolution_weights(
             total = tl.dot(tl.trans(left_rest), right, total)
             total = tl.dot(tl.trans(left), right_rest, total)
         total = tl.dot(tl.trans(left), right, total)
-        if first:
-            seen = right.to(tl.float32)
-            if RESTS:
-                seen += right_rest.to(tl.float32)
-            bias += tl.sum(seen, 0)
     out = (part * CLIENTS + k) * E * CO + f[:, None] + co[None, :] * E
     tl.store(PARTS + out, total, mask=(f < E)[:, None] & (co < CO)[None, :])
-    if first:
-        tl.store(BIASES + (part * CLIENTS + k) * CO + co, bias, mask=co < CO)
 
 
 @triton.jit
