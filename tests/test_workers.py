@@ -30,8 +30,9 @@ from gcfed import (
 from gcfed.algorithms import ALGORITHMS, GCFed
 from gcfed.config.plugins import load_plugin
 from gcfed.core import tree
-from gcfed.core.batches import DataHandle
+from gcfed.core.batches import Batches, BatchPlan, DataHandle
 from gcfed.core.client import RECEIVED
+from gcfed.core.types import Examples
 from gcfed.engines.fresh_worker import _trainer, packed
 from gcfed.engines.lineup import copy as copy_to
 from gcfed.engines.shared_memory import allocated, lay_into
@@ -116,6 +117,24 @@ def test_what_a_process_is_sent_is_enough_to_train(make_setup, close):
         trainer.train(0, k, plan)
     (expected,) = Sequential()([job])
     close(tree.take(ours.trained[0], slice(3)), expected)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "named", "turned"])
+def test_the_batches_of_a_client_are_those_it_has_in_a_cohort(kind, data):
+    """Padded alike, of inputs that lie in memory in any way."""
+    x = {
+        "bytes": (data.x * 50).to(torch.uint8),
+        "named": {"a": data.x, "b": data.y[:, None]},
+        "turned": data.x.transpose(2, 3),
+    }[kind]
+    handle = DataHandle(Examples(x, data.y))
+    plans = [BatchPlan.of(list(part.split(7))) for part in data.parts]
+    whole = list(Batches(handle, plans).stacked(9, 6))
+    for k, plan in enumerate(plans):
+        found = list(Batches(handle, plans).padded(k, 9))
+        assert len(found) == len(plan)
+        for batch, all_ in zip(found, whole, strict=False):
+            torch.testing.assert_close(batch, tree.take(all_, k), atol=0, rtol=0)
 
 
 def test_batchnorm_trains_without_a_trace(workers, run, close):

@@ -4,7 +4,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import tee
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -172,9 +172,15 @@ class Batches:
 
     def padded(self, client: int, width: int) -> Iterator[Batch]:
         """One client's batches, all of ``width`` examples."""
-        one = Batches(self.data, [self.plans[client]])
-        for batch in one.stacked(width, self.num_steps[client]):
-            yield tree.take(batch, 0)
+        one, (x, y) = Batches(self.data, [self.plans[client]]), self.data.examples
+        if isinstance(x, LazyInputs):
+            for batch in one.stacked(width, self.num_steps[client]):
+                yield tree.take(batch, 0)
+            return
+        index, mask = (each[:, 0] for each in one.rows(width, self.num_steps[client]))
+        for rows, labels, real in zip(index, y[index], mask, strict=True):
+            # whole rows are copied at once, where x[rows] goes number by number
+            yield Batch(tree.map(partial(torch.index_select, dim=0, index=rows), x), labels, real)
 
     def stacked(self, width: int, num_steps: int) -> Iterator[Batch]:
         """Everyone's, stacked on a leading client axis, short batches and short plans padded."""
@@ -186,12 +192,16 @@ class Batches:
 
         Both are [steps, clients, width], where the examples lie.
         """
-        index = np.empty((num_steps, len(self.plans), width), np.int64)
-        sizes = np.zeros((num_steps, len(self.plans)), np.int64)
-        for k, plan in enumerate(self.plans):
-            index[:, k] = plan.index[0, 0]
-            index[: len(plan), k, : plan.index.shape[1]] = plan.index[:num_steps]
-            sizes[: len(plan), k] = plan.sizes[:num_steps]
+        if all(plan.index.shape == (num_steps, width) for plan in self.plans):
+            index = np.stack([plan.index for plan in self.plans], 1)
+            sizes = np.stack([plan.sizes for plan in self.plans], 1)
+        else:
+            index = np.empty((num_steps, len(self.plans), width), np.int64)
+            sizes = np.zeros((num_steps, len(self.plans)), np.int64)
+            for k, plan in enumerate(self.plans):
+                index[:, k] = plan.index[0, 0]
+                index[: len(plan), k, : plan.index.shape[1]] = plan.index[:num_steps]
+                sizes[: len(plan), k] = plan.sizes[:num_steps]
         device = self.data.examples.y.device
         mask = torch.arange(width) < torch.from_numpy(sizes)[..., None]
         return on_device(torch.from_numpy(index), device), on_device(mask, device)

@@ -19,6 +19,9 @@ from gcfed.kernels.inplace import reuse_memory
 from gcfed.kernels.layout import channels_last, lay_out_pooling
 from gcfed.kernels.simplifying import simplify
 
+CHANGING = Progress._fields.index("buffers")
+"""From here on, what a client comes to is other tensors after a step; weights are written into."""
+
 Gradients = Traced[tuple[Any, Tensor, Any]]
 """`ClientTask.gradients` as a trace."""
 
@@ -95,11 +98,11 @@ class ClientTrainer:
             return at
         at = _laid_out(at)
         params = list(at.params.values())
-        fixed = [x for _, x in tree.leaves(client)]
+        same, fixed = ([x for _, x in tree.leaves(each)] for each in (at[:CHANGING], client))
         step = self.brief.task.optimizer.in_place(params, client.lr.item())
         for batch in batches.padded(0, self.brief.width):
-            flat = [*(x for _, x in tree.leaves((at, batch))), *fixed]
-            grads, loss, buffers = self._gradients.on_leaves(flat)
+            changed = [x for _, x in tree.leaves((at[CHANGING:], batch))]
+            grads, loss, buffers = self._gradients.on_leaves([*same, *changed, *fixed])
             step([_laid_as(p, grads[name]) for name, p in at.params.items()])
             del grads  # their memory serves the next ones
             at = at._replace(buffers=buffers, steps=at.steps + 1, loss=at.loss + loss)
