@@ -244,11 +244,14 @@ def test_tensors_in_shared_memory_are_seen_by_every_process():
 @pytest.mark.parametrize(
     ("layers", "batch_size", "precision", "name", "reason"),
     [
-        ([nn.Conv2d(1, 2, 3)], 50, "auto", "streams", "side by side"),
+        ([nn.Conv2d(1, 2, 3)], 50, "float32", "streams", "side by side"),
+        ([nn.Conv2d(1, 2, 3)], 50, "auto", "fused", "operators for all clients"),
+        ([nn.Conv2d(1, 2, 3, dtype=torch.float64)], 50, "auto", "streams", "side by side"),
         ([nn.Conv2d(1, 2, 3)], 50, "bf16", "fused", "operators for all clients"),
         ([nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 7)], 50, "bf16", "streams", "side by side"),
         ([nn.Conv2d(1, 2, 3)], 10, "bf16", "fused", "operators for all clients"),
-        ([nn.Conv2d(1, 2, 3)], 10, "auto", "vectorized", "together"),
+        ([nn.Conv2d(1, 2, 3)], 10, "tf32", "fused", "operators for all clients"),
+        ([nn.Conv2d(1, 2, 3)], 10, "float32", "vectorized", "together"),
         ([nn.Linear(2, 2)], 50, "bf16", "vectorized", "together"),
         ([nn.Linear(2, 2), nn.BatchNorm1d(2)], 50, "auto", "sequential", "1 (BatchNorm1d)"),
     ],

@@ -85,7 +85,7 @@ def _auto(model: Model, batch_size: int, precision: Precision, own_draws: Sequen
         return _chosen(Sequential, f"{norms} looks across a batch, which cannot be padded")
     if own_draws:
         return _chosen(Sequential, f"{', '.join(own_draws)} draws numbers of its own")
-    if precision == "bf16" and fits_model(model):
+    if precision != "float32" and fits_model(model):
         return _chosen(Fused, "convolutions are operators for all clients")
     if model.convolutions and batch_size > FEW:
         return _chosen(Streams, "convolutions are fastest side by side")

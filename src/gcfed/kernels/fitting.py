@@ -40,7 +40,9 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 
 def fits_model(model: Model) -> bool:
     """Whether operators can do all convolutions of a model, which has some."""
-    return bool(model.convolutions) and all(map(fits, model.convolutions)) and has_triton()
+    layers, weights = model.convolutions, model.params.values()
+    single = all(w.dtype == torch.float32 for w in weights)
+    return bool(layers) and all(map(fits, layers)) and single and has_triton()
 
 
 def has_triton() -> bool:
