@@ -10,9 +10,10 @@ from gcfed.core import keys, tree
 from gcfed.core.server import Arrived, NonFiniteUpdateError, are_finite, finite_rows
 from gcfed.core.transfer import on_device
 from gcfed.errors import DivergedError, InputError
-from gcfed.simulation import loop
+from gcfed.simulation import underway
 from gcfed.simulation.ahead import begin_trusting
 from gcfed.simulation.round import Sent, conclude, prepare, receive
+from gcfed.simulation.server_half import ServerHalf
 
 WITHOUT_MEMORY = ("fedavg", "gcfed", "fedyogi", "fedlc + fedavgm", "fedacg", "clip_update(norm=1)")
 WITH_MEMORY = ("scaffold", "moon", "feddyn", "fedvarp", "fedvarp + gcfed")
@@ -27,11 +28,15 @@ def trained(setup, t=0):
     return at, t, Sent.by(job), work, drawn
 
 
+def steps(setup):
+    return ServerHalf(setup.server_task)
+
+
 @pytest.mark.parametrize("text", WITHOUT_MEMORY)
 def test_a_trusting_round_is_a_careful_one(text, make_setup, close):
     setup = make_setup(parse(text), engine="sequential")
     at, t, sent, work, drawn = trained(setup)
-    found = begin_trusting(setup, *at, t, sent, work, drawn)()
+    found = begin_trusting(setup, steps(setup), *at, t, sent, work, drawn).finish()
     part, clients = receive(setup, *at, t, list(drawn.plans), sent, work)
     expected = conclude(setup, at.server, clients, t, [part], drawn.absent)
     close(
@@ -47,7 +52,7 @@ def test_a_trusting_round_is_a_careful_one(text, make_setup, close):
 def test_what_the_host_keeps_of_clients_is_not_concluded_ahead(text, make_setup):
     setup = make_setup(parse(text), engine="sequential")
     at, *round = trained(setup)
-    assert begin_trusting(setup, *at, *round)() is None
+    assert begin_trusting(setup, steps(setup), *at, *round) is None
 
 
 def first_with(setup, client):
@@ -59,7 +64,7 @@ def first_with(setup, client):
 def test_what_is_not_finite_is_found_out(text, broken, make_setup):
     setup = make_setup(parse(text), data=broken, engine="sequential")
     at, *round = trained(setup, first_with(setup, 4))
-    assert begin_trusting(setup, *at, *round)() is None
+    assert begin_trusting(setup, steps(setup), *at, *round).finish() is None
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def test_runs_end_and_go_on_as_without_trust(broken, make_setup, monkeypatch, cl
         with pytest.raises(NonFiniteUpdateError) as failure:
             list(simulate(strict))
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "begin_trusting", lambda *round: lambda: None)
+            patch.setattr(underway, "begin_trusting", lambda *round: None)
             expected = list(simulate(setup))
             with pytest.raises(NonFiniteUpdateError) as error:
                 list(simulate(strict))

@@ -17,7 +17,7 @@ import gcfed.simulation.loop as loop
 seen = []
 def noting(function):
     return lambda *a, **k: (seen.append(gc.isenabled()), function(*a, **k))[1]
-build.try_model, loop._round = noting(build.try_model), noting(loop._round)
+build.try_model, loop._Rounds.do = noting(build.try_model), noting(loop._Rounds.do)
 options = ["--model", "mlp(hidden=(8,))", "--dataset", "synthetic", "--engine", "sequential"]
 sys.argv = ["gcfed", "run", *options, "--rounds", "2", "--out", sys.argv[1]]
 try:

@@ -27,7 +27,9 @@ from gcfed.core.precision import arithmetic
 from gcfed.core.torch_internals import make_core_fx
 from gcfed.data import Lazy, dataset_from
 from gcfed.runs.train import run_together
-from gcfed.simulation.side_stream import AT_ONCE
+from gcfed.simulation.loop import _Rounds
+from gcfed.simulation.server_half import RecordedStep, ServerHalf
+from gcfed.simulation.side_stream import AT_ONCE, SideStream
 
 pytest_plugins = ["running"]
 pytestmark = [
@@ -213,6 +215,27 @@ def test_hundreds_of_rounds_twice_give_the_same_bits(precision, tmp_path):
 
 
 @pytest.mark.usefixtures("float32")
+@pytest.mark.parametrize("algorithm", ["gcfed", "fedadam", "clip_update(norm=1) + noise"])
+def test_rounds_told_early_are_those_told_one_by_one(algorithm, tmp_path, monkeypatch):
+    """Of equal clients, so that the server's half is recorded; models are judged by replays too."""
+    config = tiny(
+        algorithm=algorithm, model="cnn", engine="vectorized", device="cuda", partition="iid",
+        rounds=8,
+    )  # fmt: skip
+    replays, real = [], RecordedStep.__call__
+    monkeypatch.setattr(RecordedStep, "__call__", lambda *a: replays.append(1) or real(*a))
+    run(config, tmp_path / "early")
+    assert len(replays) == 7
+    monkeypatch.setattr(_Rounds, "_begin_early", lambda self, now: None)
+    monkeypatch.setattr(ServerHalf, "_record", lambda self, *given: None)
+    monkeypatch.setattr(SideStream, "_has_room", lambda self: False)
+    run(config, tmp_path / "one by one")
+    for name in ("rounds.jsonl", "summary.json", "model.safetensors"):
+        early, later = ((tmp_path / kind / name).read_bytes() for kind in ("early", "one by one"))
+        assert early == later, name
+
+
+@pytest.mark.usefixtures("float32")
 @pytest.mark.parametrize("engine", ["vectorized", "streams"])
 def test_lines_made_beside_the_next_round_are_those_made_at_once(engine, tmp_path, monkeypatch):
     config = tiny(engine=engine, device="cuda", model="cnn", rounds=6, checkpoint_every=4)
@@ -351,9 +374,10 @@ def test_seeds_by_operators_together_have_the_bits_of_each_alone(precision, tmp_
 
 
 @pytest.mark.usefixtures("float32")
-def test_operators_learn_as_the_layers_do(tmp_path):
-    """Forty rounds from the same weights, in bfloat16: the accuracy is the same but for noise."""
-    settings = {"dataset": "fashion10k", "model": "cnn", "device": "cuda", "precision": "bf16"}
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_operators_learn_as_the_layers_do(precision, tmp_path):
+    """Forty rounds from the same weights: the accuracy is the same but for noise."""
+    settings = {"dataset": "fashion10k", "model": "cnn", "device": "cuda", "precision": precision}
     settings |= {"rounds": 40, "steps": 20, "epochs": None, "lr": 0.02, "cohort": 10}
     found = {}
     for engine in ("fused", "streams"):

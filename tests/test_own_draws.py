@@ -112,7 +112,7 @@ def test_an_engine_that_maps_over_clients_refuses(make_setup):
 def test_auto_takes_an_engine_that_can(make_setup):
     setup = make_setup(Algorithm(), module=noisy(random.random), engine="auto")
     assert setup.chosen.name in ("sequential", "workers")
-    weight = SimpleNamespace(device=torch.device("cuda"))
+    weight = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32)
     on_a_gpu = SimpleNamespace(
         params={"w": weight}, cross_batch=[], convolutions=[nn.Conv2d(1, 1, 1)]
     )

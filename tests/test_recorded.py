@@ -230,8 +230,8 @@ def test_what_cannot_be_recorded_runs_as_it_is_written(kind, make_setup, close):
         *_, found = simulate(setup)
     *_, expected = simulate(replace(setup, engine="sequential"))
     close(found.server, expected.server)
-    # where clients begin, and a step, compiled and not; later rounds do not try again
-    assert engine.recorder.captures == 3
+    # where clients begin, a step, compiled and not, the server; later rounds do not try again
+    assert engine.recorder.captures == 4
     reason = "RuntimeError: operation not permitted"
     assert [str(warning.message) for warning in told] == [
         f"the step is not compiled, so it is slower: {reason}",

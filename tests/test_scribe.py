@@ -16,7 +16,7 @@ from gcfed.errors import InputError
 from gcfed.runs import scribe
 from gcfed.runs.journal import Journal
 from gcfed.runs.train import run_together
-from gcfed.simulation import loop
+from gcfed.simulation import underway
 from gcfed.simulation.side_stream import Fetched, SideStream
 
 pytest_plugins = ["running", "test_resume"]
@@ -74,13 +74,13 @@ def test_a_line_is_written_while_later_rounds_are_trained(is_beside, beside, tmp
     """On a CPU, where nothing is gained, before it."""
     if is_beside:
         beside()
-    written, real = [], loop.prepare
+    written, real = [], underway.prepare
 
     def begun(*round):
         written.append(len(lines(tmp_path / "a")))
         return real(*round)
 
-    monkeypatch.setattr(loop, "prepare", begun)
+    monkeypatch.setattr(underway, "prepare", begun)
     run(small(rounds=5, checkpoint_every=3), tmp_path / "a")
     assert written == ([0, 0, 0, 3, 3] if is_beside else [0, 1, 2, 3, 4])
 
@@ -112,7 +112,7 @@ def test_killed_at_a_write_and_resumed(write, beside, tmp_path):
 
 
 def test_what_ends_a_run_leaves_the_lines_of_all_rounds_before(beside, tmp_path, monkeypatch):
-    config, real = small(checkpoint_every=None), loop.prepare
+    config, real = small(checkpoint_every=None), underway.prepare
     run(config, tmp_path / "straight")
     beside()
 
@@ -121,10 +121,10 @@ def test_what_ends_a_run_leaves_the_lines_of_all_rounds_before(beside, tmp_path,
             raise StopError("the device is lost")
         return real(setup, server, clients, t, *cohort)
 
-    monkeypatch.setattr(loop, "prepare", failing)
+    monkeypatch.setattr(underway, "prepare", failing)
     with pytest.raises(StopError, match="the device is lost"):
         run(config, tmp_path / "a")
-    monkeypatch.setattr(loop, "prepare", real)
+    monkeypatch.setattr(underway, "prepare", real)
     assert len(lines(tmp_path / "a")) == 5
     assert load_run(tmp_path / "a").summary["reason"] == "the device is lost"
     broken_off(config, tmp_path / "b", 3)

@@ -9,7 +9,7 @@ from test_sweep import bits, toml, without
 
 from gcfed import RunStore, Sweep, capacity, load_run, run
 from gcfed.errors import InputError
-from gcfed.simulation import loop
+from gcfed.simulation import underway
 from gcfed.sweeps import child
 from gcfed.sweeps.devices import find_devices
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("float32", "registries")
 
 def test_memory_that_is_missing_may_be_a_neighbours(tmp_path, monkeypatch):
     """So the cohort is not halved, which would change bits; alone it is."""
-    real = loop.prepare
+    real = underway.prepare
 
     def short(setup, server, clients, t, ids, *rest):
         if len(ids) > 2:
             raise torch.OutOfMemoryError
         return real(setup, server, clients, t, ids, *rest)
 
-    monkeypatch.setattr(loop, "prepare", short)
+    monkeypatch.setattr(underway, "prepare", short)
     with pytest.warns(UserWarning, match="2 clients at once instead of 3"):
         assert run(tiny(), tmp_path / "alone")["status"] == "finished"
     monkeypatch.setattr(capacity, "_is_shared", False)  # and so it is again after this test

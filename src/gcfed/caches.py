@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -12,6 +13,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get("GCFED_CACHE") or platformdirs.user_cache_dir("gcfed")).expanduser()
 
 
+@cache
 def keep_compiled_code(torch_version: str, device: str) -> None:
     """Have torch and Triton keep what they compile for a device, unless the user says where.
 

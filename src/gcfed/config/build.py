@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from gcfed.simulation.evaluation import TestSet
 from gcfed.simulation.lines import Record
 from gcfed.simulation.rehearsal import with_able_engine
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.side_stream import AT_ONCE, Milestone, SideStream
+from gcfed.simulation.side_stream import AT_ONCE, SideStream
 from gcfed.simulation.snapshot import RoundResult, start
 
 TRIAL = (
@@ -92,7 +93,7 @@ class Experiment:
         """What the probes measure of a round that began with ``received``."""
         return measure(self.probes, Observation(self.setup, received, result, self.tests["test"]))
 
-    @property
+    @cached_property
     def metrics(self) -> dict[str, Scale]:
         """What is measured, in order: what the run is judged by above all stands first."""
         found = as_metrics({**self.tests["test"].metrics, "loss": named("loss")})
@@ -122,12 +123,11 @@ def begin_records(
     experiments: Sequence[Experiment],
     results: Sequence[RoundResult],
     side: SideStream,
-    mark: Milestone | None = None,
 ) -> Callable[[], list[Record]]:
     """Have the lines of a round of runs that are trained together made; what is given waits."""
     setups, tests = [e.setup for e in experiments], [e.tests for e in experiments]
     due = experiments[0].is_due(results[0].round)
-    return lines.begin_records(setups, results, tests, side, mark, due=due)
+    return lines.begin_records(setups, results, tests, side, due=due)
 
 
 def build(

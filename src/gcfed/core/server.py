@@ -18,6 +18,7 @@ from gcfed.core.memory import Store
 from gcfed.core.precision import arithmetic
 from gcfed.core.roles import Role
 from gcfed.core.schedule import Schedule
+from gcfed.core.torch_internals import differences, lengths
 from gcfed.core.transfer import on_device
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import ServerContext, Upload
@@ -73,6 +74,22 @@ class PartialMean(NamedTuple):
     buffers: Tree
 
 
+class Mean(NamedTuple):
+    """The mean of what a cohort sent."""
+
+    delta: Tree
+    message: State
+    buffers: Tree
+
+
+class Concluded(NamedTuple):
+    """The server after a round, how far it stepped, and whether all that had come was finite."""
+
+    server: Server
+    length: Tensor
+    finite: Tensor
+
+
 @dataclass(frozen=True)
 class ServerTask:
     """What the server of a run does: broadcast, receive from clients, and step.
@@ -114,18 +131,15 @@ class ServerTask:
         def hear(upload: Upload, row: State, key: Tensor) -> tuple[Upload, State]:
             return self.algorithm.receive(upload, row, replace(ctx, key=key))
 
-        received = Upload(arrived.delta, arrived.message, {})
-        if acting_at(self.algorithm, "init_row", "receive"):  # mapping over nothing takes its time
+        if self.hears_each:  # mapping over nothing takes its time
             held = rows.gather(arrived.ids, lambda: self.algorithm.init_row(server.params), device)
-            received, held = vmap(hear)(received, held, arrived.key)
+            came = Upload(arrived.delta, arrived.message, {})
+            came, held = vmap(hear)(came, held, arrived.key)
+            arrived = arrived._replace(delta=came.delta, message=came.message)
             rows = rows.scatter(arrived.ids, held)
-        sizes = self.sizes(arrived.num_examples)
-        dtype = counting_dtype(next(iter(server.params.values())))
-        weights = on_device((sizes / sizes.sum()).to(dtype), device)
-        mean = tree.in_own_memory(self.algorithm.aggregate(received, weights, ctx), received)
-        averaged = _average(server.buffers, arrived.buffers, weights) if self.is_averaging else {}
-        count = PartialMean(len(arrived.ids), sizes.sum().item(), *mean, averaged)
-        return count, rows
+        mean = self._mean(server, arrived, self.weights(server, arrived.num_examples), ctx)
+        weight = self.sizes(arrived.num_examples).sum().item()
+        return PartialMean(len(arrived.ids), weight, *mean), rows
 
     @arithmetic("float32")
     def update(self, server: Server, t: int, means: Sequence[PartialMean]) -> Server:
@@ -133,13 +147,52 @@ class ServerTask:
         shares = [mean.weight / sum(m.weight for m in means) for mean in means]
         delta = _blend([mean.delta for mean in means], shares)
         message = _blend([mean.message for mean in means], shares)
+        buffers = _blend([mean.buffers for mean in means], shares)
         ctx = self._context(server, t, sum(mean.num_clients for mean in means))
-        delta, message = self.algorithm.release(delta, message, ctx)
+        return self._stepped(server, Mean(delta, message, buffers), ctx)
+
+    @arithmetic("float32")
+    def conclude(
+        self, server: Server, t: int, arrived: Arrived, weights: Tensor, key: Tensor
+    ) -> Concluded:
+        """`receive` and `update` of a whole cohort of which nobody is heard apart.
+
+        It reads nothing of what it is given, so that it can be told to a GPU, and recorded there;
+        ``weights`` and the round's ``key`` are as those two make them.
+        """
+        ctx = self._context(server, t, self.schedule.cohort_size, key)
+        mean = self._mean(server, arrived, weights, ctx)
+        after = self._stepped(server, mean, replace(ctx, cohort_size=len(arrived.ids)))
+        # a number that is not finite makes the plain mean so too, which is smaller to look at
+        told_by = arrived if acting_at(self.algorithm, "aggregate") else mean
+        return Concluded(after, distance(after.params, server.params), are_finite(told_by))
+
+    @property
+    def hears_each(self) -> bool:
+        """Whether the algorithm does something with each client's upload by itself."""
+        return bool(acting_at(self.algorithm, "init_row", "receive"))
+
+    def weights(self, server: Server, num_examples: Tensor) -> Tensor:
+        """The share of each client in the mean."""
+        like, sizes = next(iter(server.params.values())), self.sizes(num_examples)
+        return on_device((sizes / sizes.sum()).to(counting_dtype(like)), like.device)
+
+    def key(self, t: int, device: torch.device) -> Tensor:
+        """The server's random key of a round."""
+        nobody = self.num_clients  # an id that no client has
+        return _key(self.schedule.seed, t, nobody, device)
+
+    def _mean(self, server: Server, arrived: Arrived, weights: Tensor, ctx: ServerContext) -> Mean:
+        came = Upload(arrived.delta, arrived.message, {})
+        mean = tree.in_own_memory(self.algorithm.aggregate(came, weights, ctx), came)
+        averaged = _average(server.buffers, arrived.buffers, weights) if self.is_averaging else {}
+        return Mean(*mean, averaged)
+
+    def _stepped(self, server: Server, mean: Mean, ctx: ServerContext) -> Server:
+        delta, message = self.algorithm.release(mean.delta, mean.message, ctx)
         step, state = self.algorithm.update(delta, replace(ctx, message=message))
         params = tree.add(server.params, step, alpha=self.schedule.server_lr)
-        if not self.is_averaging:
-            return Server(params, state, server.buffers)
-        return Server(params, state, _blend([mean.buffers for mean in means], shares))
+        return Server(params, state, mean.buffers if self.is_averaging else server.buffers)
 
     @property
     def is_averaging(self) -> bool:
@@ -151,15 +204,16 @@ class ServerTask:
         counts = num_examples.double()
         return counts if self.schedule.weighting == "examples" else torch.ones_like(counts)
 
-    def _context(self, server: Server, t: int, cohort_size: int) -> ServerContext:
+    def _context(
+        self, server: Server, t: int, cohort_size: int, key: Tensor | None = None
+    ) -> ServerContext:
         device = next(iter(server.params.values())).device
-        nobody = self.num_clients  # an id that no client has
         return ServerContext(
             params=server.params,
             state=server.state,
             message={},
             round=t,
-            key=_key(self.schedule.seed, t, nobody, device).clone(),
+            key=self.key(t, device).clone() if key is None else key,
             cohort_size=cohort_size,
             num_clients=self.num_clients,
             roles=self.roles,
@@ -172,15 +226,15 @@ def _key(seed: int, t: int, client: int, device: torch.device) -> Tensor:
     return on_device(keys.key(seed, t, client), device)
 
 
-def are_finite(arrived: Arrived) -> Tensor:
-    """Whether all that travelled is finite, by the sums of its rows.
+def are_finite(came: Arrived | Mean) -> Tensor:
+    """Whether all that travelled, or its mean, is finite, by the sums of its numbers.
 
     Finite numbers whose sum is too large for their dtype are taken as not finite; `finite_rows`
     then looks at each of them.
     """
-    sums = [x.sum(1) for x in _numbers(arrived)]
+    sums = [x.sum() for x in _numbers(came)]
     if not sums:
-        return torch.ones((), dtype=torch.bool, device=arrived.key.device)
+        return torch.ones((), dtype=torch.bool)
     return torch.stack(sums).isfinite().all()
 
 
@@ -188,14 +242,21 @@ def finite_rows(arrived: Arrived) -> list[int]:
     """Which rows hold finite numbers only, in all that travelled."""
     if are_finite(arrived):
         return list(range(len(arrived.ids)))
-    finite = torch.stack([x.isfinite().all(1) for x in _numbers(arrived)]).all(0)
+    rows = [x.flatten(1) if x.ndim > 1 else x[:, None] for x in _numbers(arrived)]
+    finite = torch.stack([x.isfinite().all(1) for x in rows]).all(0)
     return [k for k, good in enumerate(finite.tolist()) if good]
 
 
-def _numbers(arrived: Arrived) -> list[Tensor]:
-    """All that travelled and is not counted, each with a row for a client."""
-    sent = [x for _, x in tree.leaves((arrived.delta, arrived.message, arrived.buffers))]
-    return [x.flatten(1) if x.ndim > 1 else x[:, None] for x in sent if x.is_floating_point()]
+def _numbers(came: Arrived | Mean) -> list[Tensor]:
+    """All that travelled and is not counted."""
+    sent = [x for _, x in tree.leaves((came.delta, came.message, came.buffers))]
+    return [x for x in sent if x.is_floating_point()]
+
+
+def distance(a: Tree, b: Tree) -> Tensor:
+    """How far two are apart, summed in double precision."""
+    each = lengths(differences(list(a.values()), list(b.values())), torch.float64)
+    return torch.stack(each).square().sum().sqrt()
 
 
 def _blend(values: Sequence[T], shares: Sequence[float]) -> T:

@@ -5,7 +5,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Self
 
+import torch
+
 from gcfed.core.client import Job, Trained
+from gcfed.engines.recorder import Recorder
 
 Train = Callable[[Sequence[Job]], list[Trained]]
 """Trains the cohorts of one or several runs; each goes out as it came, clients stacked."""
@@ -30,6 +33,10 @@ class Engine(ABC):
     def beside(self) -> AbstractContextManager[object]:
         """Inside, the process that has clients trained does its own part of a round."""
         return nullcontext()
+
+    def recorder_on(self, device: torch.device) -> Recorder | None:
+        """What records work on a device that goes on by itself; None where all is done at once."""
+        return None
 
     def close(self) -> None:  # noqa: B027 (many engines hold nothing)
         """Let go of processes, graphs and memory; the next call starts anew."""

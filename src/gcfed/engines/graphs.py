@@ -22,7 +22,7 @@ from gcfed.engines.lineup import (
     over_clients,
     own,
 )
-from gcfed.engines.recorder import Body, CudaRecorder, Recorder
+from gcfed.engines.recorder import Body, CudaRecorder, Recorder, start_compilers
 from gcfed.engines.tracing import Compiler
 from gcfed.garbage import unsearched
 
@@ -59,8 +59,10 @@ class GraphEngine(Engine):
             return lineup.finish(eagerly(lineup))
 
     def recorder_on(self, device: torch.device) -> Recorder | None:
-        """What records steps on a device; None where they are run as they are written."""
-        return CudaRecorder(device) if device.type == "cuda" else None
+        if device.type != "cuda":
+            return None
+        start_compilers()
+        return CudaRecorder(device)
 
     def _replay(self, lineup: Lineup, recorder: Recorder) -> list[Trained]:
         if self._program is None or not self._program.fits(lineup):

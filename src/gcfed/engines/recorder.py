@@ -4,16 +4,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from gcfed.caches import keep_compiled_code
-from gcfed.core.torch_internals import start_compiler
+from gcfed.core import tree
+from gcfed.core.torch_internals import copy_all, start_compiler
 from gcfed.engines.tracing import inductor
 from gcfed.kernels.precompiling import hash_triton, kernels_compiled
+
+T = TypeVar("T")
 
 Body = Callable[[], object]
 """A step over tensors of fixed place, which it changes."""
@@ -45,14 +48,41 @@ class Recorder(ABC):
         """
 
 
+class Recording(Generic[T]):
+    """A function of tensors, recorded: its arguments are put where it found the first ones."""
+
+    def __init__(self, recorder: Recorder, fn: Callable[..., T], *arguments: Any) -> None:
+        given: tuple[Any, ...] = tree.map(torch.clone, arguments)
+        self._places, made = _tensors(given), list[T]()
+
+        def body() -> None:
+            made[:] = [fn(*given)]
+
+        self._made, self._replay = made, recorder.capture(body)
+
+    def __call__(self, *arguments: Any) -> T:
+        """What the function gives; it is good until the next time."""
+        copy_all(self._places, _tensors(arguments))
+        self._replay()
+        return self._made[0]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [x for _, x in tree.leaves(value)]
+
+
+def start_compilers() -> None:
+    """Begin with what compiling takes, once, so that it is there when it is needed."""
+    with suppress(ImportError):  # where there is no Triton
+        hash_triton()
+    start_compiler()
+
+
 class CudaRecorder(Recorder):
     """CUDA graphs, which share one pool of memory, and streams."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        with suppress(ImportError):  # where there is no Triton
-            hash_triton()
-        start_compiler()
 
     def guard(self) -> AbstractContextManager[object]:
         keep_compiled_code(torch.__version__, torch.cuda.get_device_name(self._device))

@@ -49,11 +49,10 @@ class Scribe:
         if self._judge is not None:  # no round was under way since
             self.finish()
         experiments, ended = [self._writers[i].experiment for i in results], Moment.now()
-        mark = self._side.mark()
 
         def judge() -> Callable[[], None]:
             try:
-                make = begin_records(experiments, list(results.values()), self._side, mark)
+                make = begin_records(experiments, list(results.values()), self._side)
             except torch.OutOfMemoryError as error:  # not training's, whose cohorts are halved
                 raise InputError(
                     "memory is short where models are judged beside training: train fewer clients "

@@ -2,58 +2,78 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
 
 from gcfed.core import tree
-from gcfed.core.chain import acting_at
 from gcfed.core.client import Trained
 from gcfed.core.server import Server
 from gcfed.core.torch_internals import versions
 from gcfed.errors import InputError
 from gcfed.population.population import Drawn
-from gcfed.simulation.round import Sent, begin_conclusion, receive
+from gcfed.simulation.round import Sent, arrive, result_of, sent_in_vain, taken
+from gcfed.simulation.server_half import ServerHalf
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.snapshot import Clients, RoundResult
+from gcfed.simulation.side_stream import fetch
+from gcfed.simulation.snapshot import Clients, RoundResult, Snapshot
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """A round whose updates were taken as finite.
+
+    ``at`` is where the run then stands.  ``finish`` waits for the result; that is None if an update
+    was not finite: then the round is to be done by `receive` and `conclude`.  ``is_pure`` says that
+    no hook wrote into what it was given.
+    """
+
+    at: Snapshot
+    is_pure: bool
+    finish: Callable[[], RoundResult | None]
 
 
 def begin_trusting(
     setup: Setup,
+    steps: ServerHalf,
     server: Server,
     clients: Clients,
     t: int,
     sent: Sent,
     trained: Trained,
     drawn: Drawn,
-) -> Callable[[], RoundResult | None]:
-    """`receive` and `begin_conclusion` of a whole cohort whose updates are taken as finite.
+) -> Trusted | None:
+    """`receive` and `conclude` of a whole cohort whose updates are taken as finite.
 
     Nothing is awaited, so that an accelerator has all of a round to do while the host does
-    something else.  What is given waits for the result.  That is None if an update was not finite,
-    and where the host keeps something of each client, for which it would have had to wait: then the
-    round is to be done by `receive` and `conclude`.
+    something else.  None where the host keeps something of each client, for which it would have to
+    wait, and where a hook refuses.
     """
-    averaging = setup.server_task.is_averaging
-    kept = (trained.upload.memory, {} if averaging else trained.buffers)
-    if acting_at(setup.algorithm, "init_row", "receive") or tree.holds_tensors(kept):
-        return _untold
-    ids = list(drawn.plans)
+    local = {} if setup.server_task.is_averaging else trained.buffers
+    if setup.server_task.hears_each or tree.holds_tensors((trained.upload.memory, local)):
+        return None
     given = [x for _, x in tree.leaves((server, trained.upload))]
     before = versions(given)
-    conclusion: Callable[[], RoundResult | None] = _untold
     with suppress(Exception):  # a hook may refuse what is not finite; if not, it shows there
-        part, after = receive(setup, server, clients, t, ids, sent, trained, trusting=True)
-        conclusion = begin_conclusion(setup, server, after, t, [part], drawn.absent)
+        ids = list(drawn.plans)
+        arrived, upload = arrive(setup, t, ids, sent, trained)
+        part = taken(setup, ids, range(len(ids)), sent, trained, upload)
+        concluded = steps(server, t, arrived)
+        wasted = sent_in_vain(setup, server, drawn.absent)
+        fetched = fetch(torch.stack([concluded.length, concluded.finite.to(concluded.length)]))
+        at = Snapshot(t, concluded.server, clients)
 
-    def finish() -> RoundResult | None:
-        result = conclusion()
-        if result is None and versions(given) != before:
-            raise InputError(
-                f"{setup.algorithm} writes into tensors that its hooks are given, and was given an "
-                "update that is not finite: hooks return new tensors (x + y, and not x.add_(y))"
-            )
-        return result
+        def finish() -> RoundResult | None:
+            length, finite = fetched.wait().tolist()
+            if finite:
+                return result_of(setup, at, [part], drawn.absent, length, wasted)
+            if versions(given) != before:
+                raise InputError(
+                    f"{setup.algorithm} writes into tensors that its hooks are given, and was "
+                    "given an update that is not finite: hooks return new tensors (x + y, and not "
+                    "x.add_(y))"
+                )
+            return None
 
-    return finish
-
-
-def _untold() -> None:
-    """What is said of a round that was not concluded ahead."""
+        return Trusted(at, versions(given) == before, finish)
+    return None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.client import ClientTask
-from gcfed.core.lazy import in_turn
+from gcfed.core.lazy import LazyInputs, in_turn
 from gcfed.core.metrics import BatchMetric, Metric, Metrics, accuracy, as_metrics, loss
 from gcfed.core.server import Server
 from gcfed.core.tree import Tree
@@ -70,25 +70,35 @@ def begin_evaluation(
     metrics = {name: m for name, m in found.items() if isinstance(m, Metric)}
     others = {name: m for name, m in found.items() if isinstance(m, BatchMetric)}
     judged = [{n: m.begin(test.y.device) for n, m in others.items()} for _ in servers]
-    sums = [torch.zeros((), dtype=torch.float64, device=test.y.device) for _ in servers]
-    widths: list[int] = []
 
-    def add(i: int, logits: Tensor, y: Tensor) -> None:
-        columns = [m.columns(logits, y, setup.loss) for m in metrics.values()]
-        widths[:] = map(len, columns)
-        sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
-        for each in judged[i].values():
-            each.add(logits, y)
+    def means(servers: tuple[Server, ...]) -> dict[str, Tensor]:
+        """The means of each metric's columns, a row for each model."""
+        sums = [torch.zeros((), dtype=torch.float64, device=test.y.device) for _ in servers]
+        widths: list[int] = []
 
-    visit_batches(setup, servers, test, add)
-    fetched = side.fetch(torch.stack(sums) / len(test.y))
+        def add(i: int, logits: Tensor, y: Tensor) -> None:
+            columns = [m.columns(logits, y, setup.loss) for m in metrics.values()]
+            widths[:] = map(len, columns)
+            sums[i] = sums[i] + torch.stack([c.sum() for group in columns for c in group])
+            for each in judged[i].values():
+                each.add(logits, y)
+
+        visit_batches(setup, servers, test, add)
+        rows = torch.stack(sums) / len(test.y)
+        return dict(zip(metrics, torch.split(rows, widths, 1), strict=True))
+
+    models = tuple(server._replace(state={}) for server in servers)
+    if others or isinstance(test.x, LazyInputs):
+        fetched = side.fetch(means(models))
+    else:
+        fetched = side.fetch(side.repeat((id(setup), id(test), len(models)), means, models))
 
     def finish() -> list[Scores]:
-        means = [each.split(widths) for each in fetched.wait()]
+        found = fetched.wait()
         return [
-            {name: m.result(part) for (name, m), part in zip(metrics.items(), parts, strict=True)}
+            {name: m.result(found[name][i]) for name, m in metrics.items()}
             | {name: each.result() for name, each in own.items()}
-            for parts, own in zip(means, judged, strict=True)
+            for i, own in enumerate(judged)
         ]
 
     return finish

@@ -14,7 +14,7 @@ from gcfed.core.lazy import LazyInputs
 from gcfed.core.tree import Tree
 from gcfed.simulation.evaluation import Scores, TestSet, begin_evaluation
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.side_stream import AT_ONCE, Fetched, Milestone, SideStream
+from gcfed.simulation.side_stream import AT_ONCE, Fetched, SideStream
 from gcfed.simulation.snapshot import RoundResult
 
 Record = dict[str, Any]
@@ -73,18 +73,17 @@ def begin_records(
     results: Sequence[RoundResult],
     tests: Sequence[Mapping[str, TestSet]],
     side: SideStream,
-    mark: Milestone | None = None,
     *,
     due: bool = True,
 ) -> Callable[[], list[Record]]:
     """Have all computed that the lines of a round say; what is given waits for it and makes them.
 
-    Until then a GPU and its host can go on with the next round: models are judged on ``side``, as
-    soon as the round has come to its ``mark``, and hashes are made in a thread.
+    Until then a GPU and its host can go on with the next round: models are judged on ``side``, and
+    hashes are made in a thread.
     """
     if due and any(isinstance(test.x, LazyInputs) for each in tests for test in each.values()):
         side.rest()  # readers of examples may be forked
-    with side.entered(mark):
+    with side.entered():
         weights = [side.fetch({**r.server.params, **r.server.buffers}) for r in results]
         # their index is copied from the host, which would wait for the scores if those came first
         losses = {i: loss for i, r in enumerate(results) if (loss := _train_loss(r)) is not None}

@@ -3,42 +3,22 @@
 import gc
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 
 from gcfed.capacity import is_device_shared
-from gcfed.core import keys
-from gcfed.core.client import Facts
 from gcfed.core.hook_checks import naming_hooks
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError, InputError
-from gcfed.population.population import Drawn
-from gcfed.simulation.ahead import begin_trusting
 from gcfed.simulation.rehearsal import rehearse
-from gcfed.simulation.round import (
-    Received,
-    Sent,
-    conclude,
-    facts_of,
-    prepare,
-    receive,
-)
+from gcfed.simulation.round import facts_of
+from gcfed.simulation.server_half import ServerHalf
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.side_stream import wait_for
-from gcfed.simulation.snapshot import Beginning, RoundResult, Snapshot, start
-
-Position = RoundResult | Snapshot | Beginning
-"""Where a run stands between two rounds."""
-
-
-class Known(NamedTuple):
-    """What can be known of a round before it begins: who takes part, and the facts of these."""
-
-    drawn: Drawn
-    facts: Facts | None
+from gcfed.simulation.snapshot import RoundResult, Snapshot, start
+from gcfed.simulation.underway import Ending, Known, Position, Underway
 
 
 class Draws:
@@ -79,7 +59,7 @@ def simulate_together(
     after: Sequence[RoundResult | Snapshot] | None = None,
     *,
     meanwhile: Callable[[], None] = lambda: None,
-) -> Generator[dict[int, RoundResult | DivergedError]]:
+) -> Generator[dict[int, Ending]]:
     """Yield the rounds of several runs, all of whose clients an engine is given at once.
 
     Each round comes as the outcomes by run; a run that diverges has an error as its last, and the
@@ -92,7 +72,6 @@ def simulate_together(
         raise InputError("runs go together with the same engine for the same number of rounds")
     first = after[0].round + 1 if after else 0
     states: dict[int, Position] = dict(enumerate(after or map(start, setups)))
-    draws = Draws(setups)
     if first < setups[0].schedule.rounds:
         _warn_of_draws(setups[0])
         with naming_hooks(setups[0].algorithm):
@@ -103,18 +82,17 @@ def simulate_together(
                 for setup in setups
             ]
     with setups[0].chosen.make() as engine, naming_hooks(setups[0].algorithm):
-        for t in range(first, setups[0].schedule.rounds):
-            while True:
-                try:
-                    with engine.beside():
-                        outcomes = _round(engine, setups, states, t, draws, meanwhile)
-                    break
-                except torch.OutOfMemoryError as error:
-                    setups = _in_smaller_chunks(engine, setups, error)
-            yield outcomes
-            states = {i: o for i, o in outcomes.items() if isinstance(o, RoundResult)}
-            if not states:
-                return
+        rounds = _Rounds(engine, setups)
+        try:
+            for t in range(first, setups[0].schedule.rounds):
+                with engine.beside():
+                    outcomes = rounds.do(states, t, meanwhile)
+                yield outcomes
+                states = {i: o for i, o in outcomes.items() if isinstance(o, RoundResult)}
+                if not states:
+                    return
+        finally:
+            rounds.rest()
 
 
 def _warn_of_draws(setup: Setup) -> None:
@@ -141,59 +119,66 @@ def _engine_of(setup: Setup) -> object:
     return setup.chosen.name if isinstance(setup.engine, str) else setup.engine
 
 
-def _round(
-    engine: Engine,
-    setups: Sequence[Setup],
-    states: Mapping[int, Position],
-    t: int,
-    draws: Draws,
-    meanwhile: Callable[[], None],
-) -> dict[int, RoundResult | DivergedError]:
-    """Round ``t`` of every run that goes on, chunk by chunk of their cohorts."""
-    clients = {i: at.clients for i, at in states.items()}
-    known = {i: draws.of(i, t) for i in states}
-    drawn = {i: each.drawn for i, each in known.items()}
-    chunks = {i: setups[i].chunks(list(drawn[i].plans)) for i in states}
-    received: dict[int, list[Received]] = {i: [] for i in states}
-    outcomes: dict[int, RoundResult | DivergedError] = {}
-    count = max(map(len, chunks.values()))
-    for c in range(count):
-        going = [i for i in states if i not in outcomes and c < len(chunks[i])]
-        ids = {i: chunks[i][c] for i in going}
-        plans = {i: [drawn[i].plans[k] for k in ids[i]] for i in going}
-        facts = {i: known[i].facts if len(chunks[i]) == 1 else None for i in going}
-        jobs = [
-            prepare(setups[i], states[i].server, clients[i], t, ids[i], plans[i], facts[i])
-            for i in going
-        ]
-        with keys.untouched(), setups[0].arithmetic():
-            trained = engine(jobs) if jobs else []
-        runs = {i: (setups[i], states[i].server, clients[i], t) for i in going}
-        sent = {i: Sent.by(job) for i, job in zip(going, jobs, strict=True)}
-        work = dict(zip(going, trained, strict=True))
-        whole = going if count == 1 else []
-        begun = {i: begin_trusting(*runs[i], sent[i], work[i], drawn[i]) for i in whole}
-        if c + 1 == count:
-            draws.look_ahead(states, t + 1)
-            meanwhile()
-        wait_for(setups[0].device)
-        for i in going:
+class _Rounds:
+    """Rounds of several runs, one after the other; a GPU is told the next before one is over."""
+
+    def __init__(self, engine: Engine, setups: Sequence[Setup]) -> None:
+        self._engine, self._setups, self._draws = engine, setups, Draws(setups)
+        self._recorder = engine.recorder_on(setups[0].device)
+        self._steps = self._new_steps()
+        self._ahead: Underway | None = None
+        self._is_trusting = True
+
+    def do(
+        self, states: Mapping[int, Position], t: int, meanwhile: Callable[[], None]
+    ) -> dict[int, Ending]:
+        """Round ``t`` of every run that goes on."""
+        while True:
             try:
-                result = begun[i]() if begun else None
-                if result is not None:
-                    outcomes[i] = result
-                    continue
-                part, clients[i] = receive(*runs[i], ids[i], sent[i], work[i])
-                received[i].append(part)
-            except DivergedError as error:
-                outcomes[i] = error
-    for i in states.keys() - outcomes.keys():
-        try:
-            at = states[i].server
-            outcomes[i] = conclude(setups[i], at, clients[i], t, received[i], drawn[i].absent)
-        except DivergedError as error:
-            outcomes[i] = error
-    return {i: outcomes[i] for i in states}
+                return self._do(states, t, meanwhile)
+            except torch.OutOfMemoryError as error:
+                self._ahead, self._steps = None, self._new_steps()
+                self._setups = _in_smaller_chunks(self._engine, self._setups, error)
+
+    def rest(self) -> None:
+        """Wait for a round that was told and that nobody wants any more."""
+        if self._ahead is not None:
+            wait_for(self._setups[0].device)
+
+    def _do(
+        self, states: Mapping[int, Position], t: int, meanwhile: Callable[[], None]
+    ) -> dict[int, Ending]:
+        now, self._ahead = self._ahead or self._begin(states, t), None
+        self._draws.look_ahead(states, t + 1)
+        self._ahead = self._begin_early(now)
+        meanwhile()
+        outcomes = now.finish()
+        self._is_trusting = now.is_as_expected()
+        if not self._is_trusting:
+            self._ahead = None
+        return outcomes
+
+    def _begin(self, states: Mapping[int, Position], t: int) -> Underway:
+        known = {i: self._draws.of(i, t) for i in states}
+        return Underway(self._engine, self._steps, self._setups, states, t, known)
+
+    def _begin_early(self, now: Underway) -> Underway | None:
+        """The next round, from where this one is expected to lead.
+
+        Without a recorder there is nothing to gain, and after a round that came out otherwise it is
+        not tried.  What goes wrong here goes wrong again when it is its turn.
+        """
+        states, t = now.expected, now.t + 1
+        last = t == self._setups[0].schedule.rounds
+        if self._recorder is None or not self._is_trusting or states is None or last:
+            return None
+        now.is_overtaken = True
+        with suppress(Exception):
+            return self._begin(states, t)
+        return None
+
+    def _new_steps(self) -> list[ServerHalf]:
+        return [ServerHalf(setup.server_task, self._recorder) for setup in self._setups]
 
 
 def _in_smaller_chunks(engine: Engine, setups: Sequence[Setup], error: Exception) -> list[Setup]:

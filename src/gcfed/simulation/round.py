@@ -1,7 +1,7 @@
 """One round as a pure function: broadcast, train, receive, aggregate, update."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -12,15 +12,14 @@ from gcfed.core import keys, tree
 from gcfed.core.batches import Batches, BatchPlan
 from gcfed.core.client import Facts, Job, LocalModel, Trained, cohort_of
 from gcfed.core.hook_checks import naming_hooks
-from gcfed.core.server import Arrived, PartialMean, Server, are_finite
-from gcfed.core.torch_internals import differences, lengths
+from gcfed.core.server import Arrived, PartialMean, Server, distance
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Upload
 from gcfed.engines import Engine
 from gcfed.errors import DivergedError
 from gcfed.simulation.setup import Setup
-from gcfed.simulation.side_stream import fetch
-from gcfed.simulation.snapshot import Clients, RoundResult
+from gcfed.simulation.side_stream import wait_for
+from gcfed.simulation.snapshot import Clients, RoundResult, Snapshot
 
 
 def run_round(
@@ -102,10 +101,7 @@ class Sent(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What came of some clients of a cohort: the mean of those that count, and what is kept.
-
-    ``finite`` will tell whether all of it is; None where that was looked at before the mean.
-    """
+    """What came of some clients of a cohort: the mean of those that count, and what is kept."""
 
     ids: list[int]
     dropped: list[int]
@@ -115,7 +111,6 @@ class Received(NamedTuple):
     losses: Tensor
     bytes_up: int
     bytes_down: int
-    finite: Tensor | None = None
 
 
 def receive(
@@ -126,13 +121,27 @@ def receive(
     ids: Sequence[int],
     sent: Sent,
     trained: Trained,
-    *,
-    trusting: bool = False,
 ) -> tuple[Received, Clients]:
-    """The server takes in what some clients of a cohort send; what is kept of each is replaced.
+    """The server takes in what some clients of a cohort send; what is kept of each is replaced."""
+    arrived, upload = arrive(setup, t, ids, sent, trained)
+    kept = setup.server_task.accept(t, arrived)
+    received = taken(setup, ids, kept, sent, trained, upload)
+    if not kept:
+        return received, clients
+    memory, buffers = upload.memory, trained.buffers
+    if received.dropped:
+        arrived, (memory, buffers) = arrived.take(kept), tree.take((memory, buffers), kept)
+    mean, rows = setup.server_task.receive(server, clients.rows, t, arrived)
+    clients = Clients(clients.memory.scatter(arrived.ids, memory), clients.buffers, rows)
+    if not setup.server_task.is_averaging:
+        clients = clients._replace(buffers=clients.buffers.scatter(arrived.ids, buffers))
+    return received._replace(mean=mean), clients
 
-    A ``trusting`` server takes all updates as finite; whether they are is told by the result.
-    """
+
+def arrive(
+    setup: Setup, t: int, ids: Sequence[int], sent: Sent, trained: Trained
+) -> tuple[Arrived, Upload]:
+    """What gets to the server of what clients send."""
     upload = _as_received(setup, t, ids, sent.key, trained.upload)
     arrived = Arrived(
         ids=list(ids),
@@ -142,12 +151,22 @@ def receive(
         message=upload.message,
         buffers=trained.buffers,
     )
-    task, keep = setup.server_task, setup.keep
-    kept = list(range(len(ids))) if trusting else task.accept(t, arrived)
-    travels = task.is_averaging
+    return arrived, upload
+
+
+def taken(
+    setup: Setup,
+    ids: Sequence[int],
+    kept: Sequence[int],
+    sent: Sent,
+    trained: Trained,
+    upload: Upload,
+) -> Received:
+    """What came of clients before there is a mean; ``kept`` are the rows that count."""
+    travels, keep = setup.server_task.is_averaging, setup.keep
     up = (upload.delta, upload.message, trained.buffers if travels else {})
     down = (sent.anchor, sent.message, sent.buffers if travels else {})
-    received = Received(
+    return Received(
         ids=list(ids),
         dropped=[i for k, i in enumerate(ids) if k not in kept],
         mean=None,
@@ -158,18 +177,7 @@ def receive(
         losses=trained.loss.clone(),
         bytes_up=tree.num_bytes(up),
         bytes_down=tree.num_bytes(down),
-        finite=are_finite(arrived) if trusting else None,
     )
-    if not kept:
-        return received, clients
-    memory, buffers = upload.memory, trained.buffers
-    if received.dropped:
-        arrived, (memory, buffers) = arrived.take(kept), tree.take((memory, buffers), kept)
-    mean, rows = task.receive(server, clients.rows, t, arrived)
-    clients = Clients(clients.memory.scatter(arrived.ids, memory), clients.buffers, rows)
-    if not travels:
-        clients = clients._replace(buffers=clients.buffers.scatter(arrived.ids, buffers))
-    return received._replace(mean=mean), clients
 
 
 def _as_received(setup: Setup, t: int, ids: Sequence[int], key: Tensor, upload: Upload) -> Upload:
@@ -193,72 +201,53 @@ def conclude(
     absent: Sequence[int] = (),
 ) -> RoundResult:
     """The end of a round: one step of the global weights along the mean of all clients."""
-    result = begin_conclusion(setup, server, clients, t, received, absent)()
-    assert result is not None  # which is said of trusted updates alone
+    before, means = server.params, [part.mean for part in received if part.mean is not None]
+    after = setup.server_task.update(server, t, means) if means else server
+    length = distance(after.params, before).item()
+    wasted = sent_in_vain(setup, server, absent)
+    result = result_of(setup, Snapshot(t, after, clients), received, absent, length, wasted)
+    wait_for(setup.device)  # a result is there as a whole
     return result
 
 
-def begin_conclusion(
+def result_of(
     setup: Setup,
-    server: Server,
-    clients: Clients,
-    t: int,
+    at: Snapshot,
     received: Sequence[Received],
-    absent: Sequence[int] = (),
-) -> Callable[[], RoundResult | None]:
-    """`conclude` without waiting for an accelerator; what is given waits, and gives the result.
-
-    None if something that was trusted to be finite is not.
-    """
-    wasted = _sent_in_vain(setup, server, absent)
+    absent: Sequence[int],
+    length: float,
+    wasted: int,
+) -> RoundResult:
+    """A round as a whole, from where it led and what came; its step has a ``length``."""
+    if not math.isfinite(length):
+        raise DivergedError(at.round, "the step of the global weights is not finite")
     ids = [i for part in received for i in part.ids]
-    before, means = server.params, [part.mean for part in received if part.mean is not None]
-    if means:
-        server = setup.server_task.update(server, t, means)
-    norm = _distance(server.params, before)
-    trusted = [part.finite.to(norm) for part in received if part.finite is not None]
-    fetched = fetch(torch.stack([norm, *trusted]))
-
-    def finish() -> RoundResult | None:
-        length, *finite = fetched.wait().tolist()
-        if not all(finite):
-            return None
-        if not math.isfinite(length):
-            raise DivergedError(t, "the step of the global weights is not finite")
-        uploads = [part.uploads for part in received if part.uploads is not None]
-        models = [part.models for part in received if part.models is not None]
-        struck = setup.population.struck(t, ids)
-        return RoundResult(
-            round=t,
-            ids=ids,
-            dropped=[i for part in received for i in part.dropped],
-            uploads=tree.concat(uploads) if uploads else None,
-            models=tree.concat(models) if models else None,
-            losses=tree.concat([part.losses for part in received]) if received else torch.zeros(0),
-            server=server,
-            clients=clients,
-            update_norm=length,
-            bytes_up=sum(part.bytes_up for part in received),
-            bytes_down=sum(part.bytes_down for part in received) + wasted,
-            absent=list(absent),
-            late=[i for i, fate in struck.items() if fate.late],
-            corrupted=[i for i, fate in struck.items() if fate.corrupted],
-            chunk=setup.chunk,
-        )
-
-    return finish
+    uploads = [part.uploads for part in received if part.uploads is not None]
+    models = [part.models for part in received if part.models is not None]
+    struck = setup.population.struck(at.round, ids)
+    return RoundResult(
+        round=at.round,
+        ids=ids,
+        dropped=[i for part in received for i in part.dropped],
+        uploads=tree.concat(uploads) if uploads else None,
+        models=tree.concat(models) if models else None,
+        losses=tree.concat([part.losses for part in received]) if received else torch.zeros(0),
+        server=at.server,
+        clients=at.clients,
+        update_norm=length,
+        bytes_up=sum(part.bytes_up for part in received),
+        bytes_down=sum(part.bytes_down for part in received) + wasted,
+        absent=list(absent),
+        late=[i for i, fate in struck.items() if fate.late],
+        corrupted=[i for i, fate in struck.items() if fate.corrupted],
+        chunk=setup.chunk,
+    )
 
 
-def _sent_in_vain(setup: Setup, server: Server, absent: Sequence[int]) -> int:
+def sent_in_vain(setup: Setup, server: Server, absent: Sequence[int]) -> int:
     """The bytes of what was received by clients that never answered."""
     if not absent:
         return 0
     task = setup.server_task
     averaged = server.buffers if task.is_averaging else {}
     return len(absent) * tree.num_bytes((*task.broadcast(server), averaged))
-
-
-def _distance(a: Tree, b: Tree) -> Tensor:
-    """How far two are apart, summed in double precision."""
-    each = lengths(differences(list(a.values()), list(b.values())), torch.float64)
-    return torch.stack(each).square().sum().sqrt()

@@ -1,26 +1,24 @@
 """Numbers fetched from a device while it goes on with other work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Generic, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from gcfed.core import tree
+from gcfed.engines.recorder import CudaRecorder, Recorder, Recording
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 THREADS = 4
 """As many at most compute on the host beside what else it does."""
 
 HIGH = -1
 """The priority of streams of our own: those that a capture uses come from another pool."""
-
-
-Milestone = torch.cuda.Event
-"""A place in what a GPU was asked to do."""
 
 
 class Fetched(Generic[T]):
@@ -46,32 +44,49 @@ class SideStream:
     def __init__(self, device: torch.device | None = None) -> None:
         self._stream: torch.cuda.Stream | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._recorder: Recorder | None = None
+        self._repeated: dict[Hashable, Recording[Any] | None] = {}
         if device is not None and device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
+            self._recorder = CudaRecorder(device)
 
     @property
     def is_beside(self) -> bool:
         """Whether work here leaves the host and the current stream alone."""
         return self._stream is not None
 
-    def mark(self) -> Milestone | None:
-        """Where the current stream has come to, for `entered`."""
-        if self._stream is None:
-            return None
-        return _recorded(torch.cuda.current_stream(self._stream.device))
-
     @contextmanager
-    def entered(self, mark: Milestone | None = None) -> Iterator[None]:
-        """Inside, work is put here; it begins when all that came before the mark, or now, is done.
+    def entered(self) -> Iterator[None]:
+        """Inside, work is put here, which waits for nothing: what it reads is there already.
 
-        So what was asked for after the mark, a round of training say, goes on beside it.
+        So what the current stream was asked for, the next rounds say, goes on beside it.
         """
         if self._stream is None:
             yield
             return
-        self._stream.wait_event(mark or _recorded(torch.cuda.current_stream(self._stream.device)))
         with torch.cuda.stream(self._stream):
             yield
+
+    def repeat(self, what: Hashable, fn: Callable[[V], T], argument: V) -> T:
+        """``fn(argument)``; the second time that it is asked for by this name it is recorded.
+
+        What it gives is good until the next time.  It must depend on nothing but the numbers of its
+        argument.  What cannot be recorded is done as it is written.
+        """
+        if self._recorder is None:
+            return fn(argument)
+        known = what in self._repeated
+        recording = self._repeated.setdefault(what, None)
+        if known and recording is None and self._has_room():
+            with suppress(Exception), self._recorder.guard():
+                recording = self._repeated[what] = Recording(self._recorder, fn, argument)
+        return fn(argument) if recording is None else recording(argument)
+
+    def _has_room(self) -> bool:
+        """Whether half of the device's memory is free: a recording keeps what it needs of it."""
+        assert self._stream is not None
+        free, whole = torch.cuda.mem_get_info(self._stream.device)
+        return 2 * free > whole
 
     def fetch(self, value: T) -> Fetched[T]:
         """Copy what was computed here to the host, after all work that is here already."""

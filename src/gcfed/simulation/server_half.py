@@ -1,0 +1,112 @@
+"""The server's half of a round, on a GPU recorded once and replayed: of many small kernels one
+launch."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from gcfed.core import tree
+from gcfed.core.server import Arrived, Concluded, Server, ServerTask
+from gcfed.core.torch_internals import copy_all, versions
+from gcfed.engines.recorder import Recorder, Recording
+
+
+class ServerHalf:
+    """Concludes the rounds of a run, by a recording where there is a recorder and it can be.
+
+    A hook that asks for the number of the round cannot be recorded, nor one that reads numbers out
+    of tensors.
+    """
+
+    def __init__(self, task: ServerTask, recorder: Recorder | None = None) -> None:
+        self._task, self._recorder = task, recorder
+        self._recorded: RecordedStep | None = None
+        self._rounds = 0
+
+    def __call__(self, server: Server, t: int, arrived: Arrived) -> Concluded:
+        """`ServerTask.conclude`."""
+        device, weights = arrived.key.device, self._task.weights(server, arrived.num_examples)
+        key = self._task.key(t, device)
+        self._rounds += 1
+        if self._recorder is not None and self._rounds > 1:  # else it is not worth it
+            with self._recorder.guard():
+                if self._recorded is None:
+                    self._recorded = self._record(self._recorder, server, arrived, weights, key)
+                if self._recorded is not None and self._recorded.fits(server, arrived):
+                    return self._recorded(server, weights, key)
+        return self._task.conclude(server, t, arrived, weights, key.clone())
+
+    def _record(self, recorder: Recorder, *given: Any) -> "RecordedStep | None":
+        """None where it has to be done as it is written, which takes longer."""
+        tensors = [x for _, x in tree.leaves(given)]
+        before = versions(tensors)
+        with suppress(Exception):
+            recorded = RecordedStep(self._task, recorder, *given)
+            if versions(tensors) == before:  # a hook that writes would do so unseen
+                return recorded
+        self._recorder = None
+        return None
+
+
+class RecordedStep:
+    """`ServerTask.conclude`, recorded.
+
+    What clients sent is read where an engine leaves it, round after round.
+    """
+
+    def __init__(
+        self,
+        task: ServerTask,
+        recorder: Recorder,
+        server: Server,
+        arrived: Arrived,
+        weights: Tensor,
+        key: Tensor,
+    ) -> None:
+        def step(server: Server, weights: Tensor, key: Tensor) -> Concluded:
+            return task.conclude(server, UNKNOWN, arrived, weights, key)
+
+        self._kind = _kind(server, arrived)
+        self._step = Recording(recorder, step, server, weights, key)
+
+    def fits(self, server: Server, arrived: Arrived) -> bool:
+        """Whether these lie where they did, and are as large."""
+        return _kind(server, arrived) == self._kind
+
+    def __call__(self, server: Server, weights: Tensor, key: Tensor) -> Concluded:
+        made = self._step(server, weights, key)
+        found = [x for _, x in tree.leaves(made)]
+        own = [torch.empty_like(x) for x in found]  # the next round is made in the same place
+        copy_all(own, found)
+        return tree.unflatten(made, own)
+
+
+def _kind(server: Server, arrived: Arrived) -> Sequence[Any]:
+    """The places and shapes of what came, and the shapes of what the server has."""
+    came = tree.leaves((arrived.delta, arrived.message, arrived.buffers))
+    return [
+        *((x.data_ptr(), x.shape) for _, x in came),
+        *((path, x.shape) for path, x in tree.leaves(server)),
+    ]
+
+
+class _Unknown:
+    """Stands for a round's number in a recording, which must not depend on it."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("a recording does not know the number of its round")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __bool__ = __int__ = __index__ = __float__ = __hash__ = __str__ = __repr__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _refuse
+    __pow__ = __rpow__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __neg__ = __abs__ = _refuse
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = __pos__ = _refuse
+    __round__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = _refuse
+    __format__ = __iter__ = __len__ = _refuse
+
+
+UNKNOWN: Any = _Unknown()
