@@ -28,7 +28,7 @@ def trained(setup, t=0):
     return at, t, Sent.by(job), work, drawn
 
 
-def steps(setup):
+def half(setup):
     return ServerHalf(setup.server_task)
 
 
@@ -36,7 +36,7 @@ def steps(setup):
 def test_a_trusting_round_is_a_careful_one(text, make_setup, close):
     setup = make_setup(parse(text), engine="sequential")
     at, t, sent, work, drawn = trained(setup)
-    found = begin_trusting(setup, steps(setup), *at, t, sent, work, drawn).finish()
+    found = begin_trusting(setup, half(setup), *at, t, sent, work, drawn).finish()
     part, clients = receive(setup, *at, t, list(drawn.plans), sent, work)
     expected = conclude(setup, at.server, clients, t, [part], drawn.absent)
     close(
@@ -52,7 +52,7 @@ def test_a_trusting_round_is_a_careful_one(text, make_setup, close):
 def test_what_the_host_keeps_of_clients_is_not_concluded_ahead(text, make_setup):
     setup = make_setup(parse(text), engine="sequential")
     at, *round = trained(setup)
-    assert begin_trusting(setup, steps(setup), *at, *round) is None
+    assert begin_trusting(setup, half(setup), *at, *round) is None
 
 
 def first_with(setup, client):
@@ -64,7 +64,7 @@ def first_with(setup, client):
 def test_what_is_not_finite_is_found_out(text, broken, make_setup):
     setup = make_setup(parse(text), data=broken, engine="sequential")
     at, *round = trained(setup, first_with(setup, 4))
-    assert begin_trusting(setup, steps(setup), *at, *round).finish() is None
+    assert begin_trusting(setup, half(setup), *at, *round).finish() is None
 
 
 @dataclass(frozen=True)

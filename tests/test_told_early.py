@@ -109,7 +109,25 @@ def test_the_same_bits_as_one_by_one(text, make_setup, monkeypatch, replays):
     """With equal clients, whose results an engine leaves in one place, by a recorded server."""
     setup = make_setup(parse(text), engine=leaving_in_place(), rounds=5, epochs=None, steps=3)
     found = list(simulate(setup))
-    assert len(replays) == 4  # the first round is not worth it
+    assert len(replays) == 4  # all but the first
+    same(found, at_once(setup, monkeypatch))
+
+
+def test_what_comes_from_another_place_is_not_read_from_the_old_one(make_setup, monkeypatch):
+    """The engine moves after three rounds; from then on nothing is replayed, and nothing kept."""
+    engine = leaving_in_place()
+    setup = make_setup(parse("fedadam"), engine=engine, rounds=6, epochs=None, steps=2)
+    found, halves, real = [], set(), server_half.ServerHalf.__call__
+    monkeypatch.setattr(
+        server_half.ServerHalf, "__call__", lambda self, *a: halves.add(self) or real(self, *a)
+    )
+    for result in simulate(setup):
+        found.append(result)
+        if result.round == 2:
+            (half,) = halves
+            assert half._recorded is not None
+            engine.places = None
+    assert half._recorded is None and half._recorder is None
     same(found, at_once(setup, monkeypatch))
 
 

@@ -35,7 +35,7 @@ class Trusted:
 
 def begin_trusting(
     setup: Setup,
-    steps: ServerHalf,
+    half: ServerHalf,
     server: Server,
     clients: Clients,
     t: int,
@@ -58,7 +58,7 @@ def begin_trusting(
         ids = list(drawn.plans)
         arrived, upload = arrive(setup, t, ids, sent, trained)
         part = taken(setup, ids, range(len(ids)), sent, trained, upload)
-        concluded = steps(server, t, arrived)
+        concluded = half(server, t, arrived)
         wasted = sent_in_vain(setup, server, drawn.absent)
         fetched = fetch(torch.stack([concluded.length, concluded.finite.to(concluded.length)]))
         at = Snapshot(t, concluded.server, clients)

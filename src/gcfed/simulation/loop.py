@@ -125,7 +125,7 @@ class _Rounds:
     def __init__(self, engine: Engine, setups: Sequence[Setup]) -> None:
         self._engine, self._setups, self._draws = engine, setups, Draws(setups)
         self._recorder = engine.recorder_on(setups[0].device)
-        self._steps = self._new_steps()
+        self._halves = self._new_halves()
         self._ahead: Underway | None = None
         self._is_trusting = True
 
@@ -137,12 +137,12 @@ class _Rounds:
             try:
                 return self._do(states, t, meanwhile)
             except torch.OutOfMemoryError as error:
-                self._ahead, self._steps = None, self._new_steps()
+                self._ahead, self._halves = None, self._new_halves()
                 self._setups = _in_smaller_chunks(self._engine, self._setups, error)
 
     def rest(self) -> None:
-        """Wait for a round that was told and that nobody wants any more."""
-        if self._ahead is not None:
+        """Wait for what was told and nobody wants any more, before the engine lets go of it."""
+        with suppress(RuntimeError):  # of a device that failed, as the run has
             wait_for(self._setups[0].device)
 
     def _do(
@@ -160,7 +160,7 @@ class _Rounds:
 
     def _begin(self, states: Mapping[int, Position], t: int) -> Underway:
         known = {i: self._draws.of(i, t) for i in states}
-        return Underway(self._engine, self._steps, self._setups, states, t, known)
+        return Underway(self._engine, self._halves, self._setups, states, t, known)
 
     def _begin_early(self, now: Underway) -> Underway | None:
         """The next round, from where this one is expected to lead.
@@ -177,7 +177,7 @@ class _Rounds:
             return self._begin(states, t)
         return None
 
-    def _new_steps(self) -> list[ServerHalf]:
+    def _new_halves(self) -> list[ServerHalf]:
         return [ServerHalf(setup.server_task, self._recorder) for setup in self._setups]
 
 

@@ -1,5 +1,4 @@
-"""The server's half of a round, on a GPU recorded once and replayed: of many small kernels one
-launch."""
+"""The server's half of a round, on a GPU recorded and replayed: one launch in place of many."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,26 +17,34 @@ class ServerHalf:
     """Concludes the rounds of a run, by a recording where there is a recorder and it can be.
 
     A hook that asks for the number of the round cannot be recorded, nor one that reads numbers out
-    of tensors.
+    of tensors.  And it takes an engine that leaves what clients send in the same place every time.
     """
 
     def __init__(self, task: ServerTask, recorder: Recorder | None = None) -> None:
         self._task, self._recorder = task, recorder
         self._recorded: RecordedStep | None = None
-        self._rounds = 0
+        self._last: Sequence[Any] = ()  # what the round before was like
 
     def __call__(self, server: Server, t: int, arrived: Arrived) -> Concluded:
         """`ServerTask.conclude`."""
         device, weights = arrived.key.device, self._task.weights(server, arrived.num_examples)
         key = self._task.key(t, device)
-        self._rounds += 1
-        if self._recorder is not None and self._rounds > 1:  # else it is not worth it
+        if self._recorder is not None:
             with self._recorder.guard():
-                if self._recorded is None:
-                    self._recorded = self._record(self._recorder, server, arrived, weights, key)
-                if self._recorded is not None and self._recorded.fits(server, arrived):
-                    return self._recorded(server, weights, key)
+                if recorded := self._fitting(self._recorder, server, arrived, weights, key):
+                    return recorded(server, weights, key)
         return self._task.conclude(server, t, arrived, weights, key.clone())
+
+    def _fitting(
+        self, recorder: Recorder, server: Server, arrived: Arrived, weights: Tensor, key: Tensor
+    ) -> "RecordedStep | None":
+        """The recording, once a round was like the one before; none from the first that is not."""
+        before, self._last = self._last, _kind(server, arrived)
+        if self._recorded is None and before == self._last:
+            self._recorded = self._record(recorder, server, arrived, weights, key)
+        elif before and before != self._last:
+            self._recorder = self._recorded = None
+        return self._recorded
 
     def _record(self, recorder: Recorder, *given: Any) -> "RecordedStep | None":
         """None where it has to be done as it is written, which takes longer."""
@@ -69,12 +76,7 @@ class RecordedStep:
         def step(server: Server, weights: Tensor, key: Tensor) -> Concluded:
             return task.conclude(server, UNKNOWN, arrived, weights, key)
 
-        self._kind = _kind(server, arrived)
         self._step = Recording(recorder, step, server, weights, key)
-
-    def fits(self, server: Server, arrived: Arrived) -> bool:
-        """Whether these lie where they did, and are as large."""
-        return _kind(server, arrived) == self._kind
 
     def __call__(self, server: Server, weights: Tensor, key: Tensor) -> Concluded:
         made = self._step(server, weights, key)

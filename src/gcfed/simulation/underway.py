@@ -38,7 +38,7 @@ class Underway:
     def __init__(
         self,
         engine: Engine,
-        steps: Sequence[ServerHalf],
+        halves: Sequence[ServerHalf],
         setups: Sequence[Setup],
         states: Mapping[int, Position],
         t: int,
@@ -55,7 +55,7 @@ class Underway:
             for i, (sent, work) in self._trained.items():
                 at, drawn = states[i], known[i].drawn
                 self._begun[i] = begin_trusting(
-                    setups[i], steps[i], at.server, at.clients, t, sent, work, drawn
+                    setups[i], halves[i], at.server, at.clients, t, sent, work, drawn
                 )
 
     @property
