@@ -119,6 +119,23 @@ def test_hooks_that_write_into_what_they_are_given_are_told(broken, make_setup):
         list(simulate(setup))
 
 
+@dataclass(frozen=True)
+class WritingAndRefusing(Writing):
+    """Refuses what is not finite when it has written it down."""
+
+    def update(self, delta, ctx):
+        step, state = super().update(delta, ctx)
+        return Strict().update(step, ctx)[0], state
+
+
+def test_hooks_that_write_and_refuse_are_told(broken, make_setup):
+    """Else the round would be done again from what they wrote."""
+    algorithm = WritingAndRefusing()
+    setup = make_setup(algorithm, data=broken, engine="sequential", rounds=8, on_nonfinite="drop")
+    with pytest.raises(InputError, match=r"hooks return new tensors \(x \+ y"):
+        list(simulate(setup))
+
+
 def test_a_key_that_was_written_into_is_nobody_elses(make_setup):
     setup = make_setup(Writing(), engine="sequential")
     task, at = setup.server_task, start(setup)

@@ -12,7 +12,10 @@ from test_recorded import on_cpu
 from gcfed import Algorithm, Vectorized, parse, simulate, simulate_together
 from gcfed.core import tree
 from gcfed.core.server import NonFiniteUpdateError
+from gcfed.core.types import Upload
 from gcfed.engines.lineup import copy
+from gcfed.engines.recorder import Recording
+from gcfed.errors import InputError
 from gcfed.simulation import loop, server_half, underway
 from gcfed.simulation.server_half import UNKNOWN
 
@@ -33,6 +36,20 @@ def leaving_in_place():
             return list(self.places)
 
     return InPlace()
+
+
+@pytest.fixture(autouse=True)
+def in_one_place(monkeypatch):
+    """What a recording gives lies in one place, as on a GPU, where the stand-in makes it anew."""
+    real, places = Recording.__call__, {}
+
+    def replayed(self, *arguments):
+        made = real(self, *arguments)
+        place = places.setdefault(self, made)
+        copy(place, made)
+        return place
+
+    monkeypatch.setattr(Recording, "__call__", replayed)
 
 
 @pytest.fixture
@@ -181,16 +198,112 @@ class Writing(Algorithm):
         return super().aggregate(uploads, weights, ctx)
 
 
-def test_a_hook_that_writes_is_neither_recorded_nor_overtaken(make_setup, told, replays):
-    list(simulate(make_setup(Writing(), engine=leaving_in_place(), rounds=2)))
+def test_a_hook_that_writes_is_neither_recorded_nor_overtaken(
+    make_setup, told, replays, monkeypatch
+):
+    setup = make_setup(Writing(), engine=leaving_in_place(), rounds=3, steps=2)
+    found = list(simulate(setup))
     assert not replays
-    assert told == [("told", 0), ("finished", 0), ("told", 1), ("finished", 1)]
+    assert told == [(what, t) for t in range(3) for what in ("told", "finished")]
+    same(found, at_once(setup, monkeypatch))  # nor is it called more often
 
 
+@dataclass(frozen=True)
+class WritingLater(Algorithm):
+    """Writes into what clients sent, all rounds but the first."""
+
+    def init_server(self, params):
+        return {"n": {"n": torch.zeros(())}}
+
+    def aggregate(self, uploads, weights, ctx):
+        if ctx.state["n"]["n"] > 0:
+            uploads.delta["fc2.bias"].mul_(2)
+        return super().aggregate(uploads, weights, ctx)
+
+    def update(self, delta, ctx):
+        return delta, {"n": {"n": ctx.state["n"]["n"] + 1}}
+
+
+def test_a_hook_that_writes_while_it_is_recorded_is_told(make_setup):
+    """What clients sent was then written into more than once."""
+    setup, found = make_setup(WritingLater(), engine=leaving_in_place(), steps=2), []
+    with pytest.raises(InputError, match="hooks return new tensors"):
+        for result in simulate(setup):
+            found.append(result.round)
+    assert found == [0]
+
+
+@dataclass(frozen=True)
+class Counting(Algorithm):
+    """Counts rounds on another device."""
+
+    def init_server(self, params):
+        return {"n": {"n": torch.zeros((), device="meta")}}
+
+    def update(self, delta, ctx):
+        return delta, {"n": {"n": ctx.state["n"]["n"] + 1}}
+
+
+def test_what_another_device_computes_is_not_recorded(make_setup, replays):
+    """A GPU's recording would hold a number of the host's as it was."""
+    list(simulate(make_setup(Counting(), engine=leaving_in_place(), rounds=4, steps=2)))
+    assert not replays
+
+
+def test_what_lies_elsewhere_each_round_is_not_recorded(make_setup, monkeypatch):
+    """As with clients of different numbers of steps, who are put in order by a copy."""
+
+    class Elsewhere(type(on_cpu(Vectorized))):
+        places = ()
+
+        def __call__(self, jobs):
+            trained = tree.map(torch.clone, tuple(super().__call__(jobs)))
+            self.places = (*self.places, trained)  # so that no memory is used again
+            return list(trained)
+
+    recorded, real = [], server_half.ServerHalf._record
+    monkeypatch.setattr(
+        server_half.ServerHalf, "_record", lambda *given: recorded.append(1) or real(*given)
+    )
+    list(simulate(make_setup(parse("gcfed"), engine=Elsewhere(), rounds=4, steps=2)))
+    assert not recorded
+
+
+def test_a_recording_is_made_again_where_what_comes_stays_elsewhere(
+    make_setup, monkeypatch, replays
+):
+    class Moving(type(leaving_in_place())):
+        calls = 0
+
+        def __call__(self, jobs):
+            self.calls += 1
+            if self.calls == 4:
+                self.kept, self.places = self.places, None
+            return super().__call__(jobs)
+
+    setup = make_setup(parse("fedadam"), engine=Moving(), rounds=7, steps=2)
+    found = list(simulate(setup))
+    assert len(replays) == 5  # all but the first in either place
+    same(found, at_once(setup, monkeypatch))
+
+
+@dataclass(frozen=True)
+class Passing(Algorithm):
+    """Has clients send what they were given, which lies where an engine puts the next ones."""
+
+    def upload(self, delta, ctx):
+        return Upload(delta, {"n": {"n": ctx.num_examples}}, ctx.memory)
+
+
+@pytest.mark.parametrize("algorithm", [parse("gcfed"), Passing()])
 @pytest.mark.parametrize("policy", ["drop", "fail"])
-def test_an_update_that_is_not_finite_ends_as_one_by_one(policy, broken, make_setup, monkeypatch):
+def test_an_update_that_is_not_finite_ends_as_one_by_one(
+    policy, algorithm, broken, make_setup, monkeypatch
+):
+    """An engine has by then trained the next round in the same place."""
+    engine = leaving_in_place()
     setup = make_setup(
-        parse("gcfed"), data=broken, engine=on_cpu(Vectorized), rounds=8, on_nonfinite=policy
+        algorithm, data=broken, engine=engine, rounds=8, on_nonfinite=policy, steps=3
     )
 
     def rounds(run):
@@ -235,26 +348,41 @@ def test_rounds_before_one_that_fails_are_given(make_setup):
     assert found == [0, 1]
 
 
-def test_a_run_that_ends_leaves_those_beside_it_as_they_are(broken, make_setup, monkeypatch):
+def of_seeds(setup, *seeds):
+    return [replace(setup, schedule=replace(setup.schedule, seed=seed)) for seed in seeds]
+
+
+def test_a_run_that_ends_leaves_those_beside_it_as_they_are(broken, make_setup, close):
     """One of two diverges while the next round of both is under way."""
     torn = make_setup(parse("gcfed"), data=broken, engine="sequential", rounds=6)
-    seeds = [replace(torn, schedule=replace(torn.schedule, seed=s)) for s in (0, 3)]
-    alone = [_rounds_of(simulate(seed)) for seed in seeds]
+    alone = [_rounds_of(simulate(seed)) for seed in of_seeds(torn, 0, 3)]
     assert len({len(found) for found in alone}) > 1  # they end in different rounds
-    engine = on_cpu(Vectorized)
     together = [[], []]
-    for outcomes in simulate_together([replace(seed, engine=engine) for seed in seeds]):
+    for outcomes in simulate_together(of_seeds(replace(torn, engine=on_cpu(Vectorized)), 0, 3)):
         for i, result in outcomes.items():
             if not isinstance(result, Exception):
-                together[i].append(result.ids)
-    assert together == alone
+                together[i].append(result.server)
+    close(together, alone)
+
+
+def test_a_round_is_done_again_by_the_program_there_is(broken, make_setup):
+    """Also where the runs beside it are through: with fewer clients, last bits may be others."""
+    engine = on_cpu(Vectorized)
+    setup = make_setup(
+        parse("gcfed"), data=broken, engine=engine, rounds=8, on_nonfinite="drop", steps=2
+    )
+    dropped = [
+        [r.dropped for r in found.values()] for found in simulate_together(of_seeds(setup, 0, 3))
+    ]
+    assert [[], [4]] in dropped
+    assert len(engine.programs) == 1
 
 
 def _rounds_of(run):
     found = []
     try:
         for result in run:
-            found.append(result.ids)
+            found.append(result.server)
     except NonFiniteUpdateError:
         pass
     return found

@@ -49,7 +49,10 @@ class Recorder(ABC):
 
 
 class Recording(Generic[T]):
-    """A function of tensors, recorded: its arguments are put where it found the first ones."""
+    """A function of tensors, recorded: its arguments are put where it found the first ones.
+
+    All lie on one device: what a host computes is not recorded, and would stay as it was.
+    """
 
     def __init__(self, recorder: Recorder, fn: Callable[..., T], *arguments: Any) -> None:
         given: tuple[Any, ...] = tree.map(torch.clone, arguments)
@@ -59,6 +62,8 @@ class Recording(Generic[T]):
             made[:] = [fn(*given)]
 
         self._made, self._replay = made, recorder.capture(body)
+        if len({x.device for x in (*self._places, *_tensors(made[0]))}) > 1:
+            raise ValueError("a recording holds what one device computes")
 
     def __call__(self, *arguments: Any) -> T:
         """What the function gives; it is good until the next time."""

@@ -1,7 +1,6 @@
 """Rounds concluded ahead: before it is known whether what came is finite."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -47,33 +46,41 @@ def begin_trusting(
 
     Nothing is awaited, so that an accelerator has all of a round to do while the host does
     something else.  None where the host keeps something of each client, for which it would have to
-    wait, and where a hook refuses.
+    wait, and where a hook refuses; an error, where a hook that does has written.
     """
     local = {} if setup.server_task.is_averaging else trained.buffers
     if setup.server_task.hears_each or tree.holds_tensors((trained.upload.memory, local)):
         return None
     given = [x for _, x in tree.leaves((server, trained.upload))]
     before = versions(given)
-    with suppress(Exception):  # a hook may refuse what is not finite; if not, it shows there
+    try:
         ids = list(drawn.plans)
         arrived, upload = arrive(setup, t, ids, sent, trained)
         part = taken(setup, ids, range(len(ids)), sent, trained, upload)
         concluded = half(server, t, arrived)
         wasted = sent_in_vain(setup, server, drawn.absent)
         fetched = fetch(torch.stack([concluded.length, concluded.finite.to(concluded.length)]))
-        at = Snapshot(t, concluded.server, clients)
+    except Exception as error:  # a hook may refuse what is not finite; if not, it shows there
+        if versions(given) != before:
+            raise _written(setup) from error
+        return None
+    at = Snapshot(t, concluded.server, clients)
+    is_pure = versions(given) == before  # asked now: an engine may write there in the next round
 
-        def finish() -> RoundResult | None:
-            length, finite = fetched.wait().tolist()
-            if finite:
-                return result_of(setup, at, [part], drawn.absent, length, wasted)
-            if versions(given) != before:
-                raise InputError(
-                    f"{setup.algorithm} writes into tensors that its hooks are given, and was "
-                    "given an update that is not finite: hooks return new tensors (x + y, and not "
-                    "x.add_(y))"
-                )
-            return None
+    def finish() -> RoundResult | None:
+        length, finite = fetched.wait().tolist()
+        if finite:
+            return result_of(setup, at, [part], drawn.absent, length, wasted)
+        if not is_pure:
+            raise _written(setup)
+        return None
 
-        return Trusted(at, versions(given) == before, finish)
-    return None
+    return Trusted(at, is_pure, finish)
+
+
+def _written(setup: Setup) -> InputError:
+    return InputError(
+        f"{setup.algorithm} writes into tensors that its hooks are given, which are read again "
+        "where an update is not finite or a hook raises: hooks return new tensors (x + y, and not "
+        "x.add_(y))"
+    )

@@ -137,6 +137,7 @@ class _Rounds:
             try:
                 return self._do(states, t, meanwhile)
             except torch.OutOfMemoryError as error:
+                self.rest()  # graphs are about to be let go
                 self._ahead, self._halves = None, self._new_halves()
                 self._setups = _in_smaller_chunks(self._engine, self._setups, error)
 

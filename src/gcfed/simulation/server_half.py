@@ -17,45 +17,52 @@ class ServerHalf:
     """Concludes the rounds of a run, by a recording where there is a recorder and it can be.
 
     A hook that asks for the number of the round cannot be recorded, nor one that reads numbers out
-    of tensors.  And it takes an engine that leaves what clients send in the same place every time.
+    of tensors, that has tensors on the host, or that writes into what it is given.  And it takes an
+    engine that leaves what clients send in the same place every time.
     """
 
     def __init__(self, task: ServerTask, recorder: Recorder | None = None) -> None:
         self._task, self._recorder = task, recorder
         self._recorded: RecordedStep | None = None
-        self._last: Sequence[Any] = ()  # what the round before was like
+        self._before: Sequence[Any] = ()
 
     def __call__(self, server: Server, t: int, arrived: Arrived) -> Concluded:
         """`ServerTask.conclude`."""
         device, weights = arrived.key.device, self._task.weights(server, arrived.num_examples)
         key = self._task.key(t, device)
-        if self._recorder is not None:
-            with self._recorder.guard():
-                if recorded := self._fitting(self._recorder, server, arrived, weights, key):
-                    return recorded(server, weights, key)
-        return self._task.conclude(server, t, arrived, weights, key.clone())
+        if self._recorder is None:
+            return self._task.conclude(server, t, arrived, weights, key.clone())
+        with self._recorder.guard():
+            recorded = self._recording(self._recorder, server, arrived, weights, key)
+            if recorded is not None:
+                return recorded(server, weights, key)
+        before = versions(_tensors(server, arrived))
+        concluded = self._task.conclude(server, t, arrived, weights, key.clone())
+        if versions(_tensors(server, arrived)) != before:
+            self._recorder = None  # to record a hook is to call it more than once
+        return concluded
 
-    def _fitting(
-        self, recorder: Recorder, server: Server, arrived: Arrived, weights: Tensor, key: Tensor
+    def _recording(
+        self, recorder: Recorder, server: Server, arrived: Arrived, *given: Tensor
     ) -> "RecordedStep | None":
-        """The recording, once a round was like the one before; none from the first that is not."""
-        before, self._last = self._last, _kind(server, arrived)
-        if self._recorded is None and before == self._last:
-            self._recorded = self._record(recorder, server, arrived, weights, key)
-        elif before and before != self._last:
+        """Made once a round was like the one before; none from the first that is not."""
+        before, self._before = self._before, _kind(server, arrived)
+        if self._recorded is None and before == self._before:
+            self._recorded = self._record(recorder, server, arrived, *given)
+        elif before and before != self._before:
             self._recorder = self._recorded = None
         return self._recorded
 
     def _record(self, recorder: Recorder, *given: Any) -> "RecordedStep | None":
         """None where it has to be done as it is written, which takes longer."""
-        tensors = [x for _, x in tree.leaves(given)]
-        before = versions(tensors)
+        before, recorded = versions(_tensors(*given)), None
         with suppress(Exception):
             recorded = RecordedStep(self._task, recorder, *given)
-            if versions(tensors) == before:  # a hook that writes would do so unseen
-                return recorded
-        self._recorder = None
-        return None
+        if versions(_tensors(*given)) != before:
+            raise RuntimeError("a hook that was not seen to write before did so while recorded")
+        if recorded is None:
+            self._recorder = None
+        return recorded
 
 
 class RecordedStep:
@@ -80,17 +87,21 @@ class RecordedStep:
 
     def __call__(self, server: Server, weights: Tensor, key: Tensor) -> Concluded:
         made = self._step(server, weights, key)
-        found = [x for _, x in tree.leaves(made)]
+        found = _tensors(made)
         own = [torch.empty_like(x) for x in found]  # the next round is made in the same place
         copy_all(own, found)
         return tree.unflatten(made, own)
+
+
+def _tensors(*values: Any) -> list[Tensor]:
+    return [x for _, x in tree.leaves(values)]
 
 
 def _kind(server: Server, arrived: Arrived) -> Sequence[Any]:
     """The places and shapes of what came, and the shapes of what the server has."""
     came = tree.leaves((arrived.delta, arrived.message, arrived.buffers))
     return [
-        *((x.data_ptr(), x.shape) for _, x in came),
+        *((x.data_ptr(), x.shape, x.stride()) for _, x in came),
         *((path, x.shape) for path, x in tree.leaves(server)),
     ]
 

@@ -113,8 +113,9 @@ class Underway:
 
     def _train(self, c: int) -> dict[int, tuple[Sent, Trained]]:
         """What was sent to the clients of a chunk, and what became of them, by run."""
-        chunks = self._chunks.items()
-        going = [i for i, parts in chunks if i not in self._outcomes and c < len(parts)]
+        there = [i for i, parts in self._chunks.items() if c < len(parts)]
+        # a first chunk is trained again as it was, by the same program, with all that were in it
+        going = [i for i in there if c == 0 or i not in self._outcomes]
         jobs = []
         for i in going:
             ids, (drawn, facts) = self._chunks[i][c], self._known[i]
