@@ -15,6 +15,7 @@ COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch):
+    keep_compiled_code.cache_clear()
     for name in ("GCFED_CACHE", "GCFED_DATA", "XDG_CACHE_HOME", *COMPILED):
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)

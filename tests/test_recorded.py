@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gcfed import Streams, Vectorized, parse, run_round, simulate, simulate_together, start
+from gcfed.caches import keep_compiled_code
 from gcfed.core import tree
 from gcfed.data import Lazy, dataset_from
 from gcfed.engines.graphs import many_sizes
@@ -21,6 +22,7 @@ from gcfed.engines.streams import StreamProgram
 from gcfed.engines.vectorized import few_sizes
 from gcfed.kernels.products import ProductConv2d
 from gcfed.simulation.round import prepare
+from gcfed.simulation.side_stream import SideStream
 
 
 @pytest.fixture(autouse=True)
@@ -272,7 +274,7 @@ class FakeCuda:
         self.calls, self.count, self.pools, fake = [], 0, 0, self
 
         class Stream:
-            def __init__(self, device=None):
+            def __init__(self, device=None, priority=0):
                 fake.count += 1
                 self.name = f"s{fake.count}" if device is None else f"s{fake.count} of {device}"
 
@@ -333,7 +335,45 @@ def test_a_capture_that_fails_leaves_nothing_to_those_that_follow(monkeypatch):
     assert fake.pools == 2 and "pool=poolpool" in fake.calls[-1]
 
 
+def test_work_beside_is_recorded_on_its_own_stream(monkeypatch):
+    """On one that an engine records on too, products of both would share a workspace."""
+    fake, side = FakeCuda(monkeypatch), SideStream(torch.device("cuda:1"))
+    side._recorder.capture(lambda: None)
+    own = "s2 of cuda:1"
+    assert f"stream={own}" in fake.calls[-1] and fake.count == 2
+
+
+@pytest.fixture
+def side(monkeypatch):
+    """Work beside, recorded by a stand-in."""
+    monkeypatch.setattr(SideStream, "_has_room", lambda self: True)
+
+    def make(*fails):
+        beside = SideStream()
+        beside._recorder = StandIn(fails)
+        return beside, beside._recorder
+
+    return make
+
+
+def test_what_is_repeated_is_recorded_the_second_time(side):
+    beside, recorder = side()
+    found = [
+        beside.repeat("twice", lambda x: 2 * x, torch.tensor(float(k))).item() for k in (1, 2, 3)
+    ]
+    assert found == [2, 4, 6] and recorder.captures == 1
+
+
+def test_what_cannot_be_recorded_is_not_tried_again(side):
+    beside, recorder = side("capture")
+    found = [
+        beside.repeat("twice", lambda x: 2 * x, torch.tensor(float(k))).item() for k in (1, 2, 3)
+    ]
+    assert found == [2, 4, 6] and recorder.captures == 1
+
+
 def test_what_is_asked_of_cuda(monkeypatch):
+    keep_compiled_code.cache_clear()
     fake, own = FakeCuda(monkeypatch), "s5 of cuda:1"
     capture = f"graph pool=pool stream={own} capture_error_mode=thread_local"
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):

@@ -84,10 +84,15 @@ def start_compilers() -> None:
 
 
 class CudaRecorder(Recorder):
-    """CUDA graphs, which share one pool of memory, and streams."""
+    """CUDA graphs, which share one pool of memory, and streams.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    What is replayed beside the graphs of another recorder is recorded on a ``stream`` that no other
+    records on, for torch gives products the same workspace wherever the stream is the same, and has
+    few streams to give.
+    """
+
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
+        self._device, self._own = device, stream
 
     def guard(self) -> AbstractContextManager[object]:
         keep_compiled_code(torch.__version__, torch.cuda.get_device_name(self._device))
@@ -136,7 +141,7 @@ class CudaRecorder(Recorder):
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        return self._own or torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     @cached_property
     def _pool(self) -> Any:

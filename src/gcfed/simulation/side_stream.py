@@ -18,7 +18,7 @@ THREADS = 4
 """As many at most compute on the host beside what else it does."""
 
 HIGH = -1
-"""The priority of streams of our own: those that a capture uses come from another pool."""
+"""The priority of streams of our own: those on which engines record come from another pool."""
 
 
 class Fetched(Generic[T]):
@@ -48,7 +48,7 @@ class SideStream:
         self._repeated: dict[Hashable, Recording[Any] | None] = {}
         if device is not None and device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
-            self._recorder = CudaRecorder(device)
+            self._recorder = CudaRecorder(device, self._stream)
 
     @property
     def is_beside(self) -> bool:
@@ -73,14 +73,18 @@ class SideStream:
         What it gives is good until the next time.  It must depend on nothing but the numbers of its
         argument.  What cannot be recorded is done as it is written.
         """
-        if self._recorder is None:
-            return fn(argument)
-        known = what in self._repeated
-        recording = self._repeated.setdefault(what, None)
-        if known and recording is None and self._has_room():
-            with suppress(Exception), self._recorder.guard():
-                recording = self._repeated[what] = Recording(self._recorder, fn, argument)
+        known, recording = what in self._repeated, self._repeated.get(what)
+        if recording is None and self._recorder is not None:
+            if known and self._has_room():
+                recording = self._record(self._recorder, fn, argument)
+            self._repeated[what] = recording
         return fn(argument) if recording is None else recording(argument)
+
+    def _record(self, recorder: Recorder, fn: Callable[[V], T], argument: V) -> Recording[T] | None:
+        with suppress(Exception), recorder.guard():
+            return Recording(recorder, fn, argument)
+        self._recorder = None  # to try takes long, and would again
+        return None
 
     def _has_room(self) -> bool:
         """Whether half of the device's memory is free: a recording keeps what it needs of it."""
