@@ -269,24 +269,6 @@ def test_what_lies_elsewhere_each_round_is_not_recorded(make_setup, monkeypatch)
     assert not recorded
 
 
-def test_a_recording_is_made_again_where_what_comes_stays_elsewhere(
-    make_setup, monkeypatch, replays
-):
-    class Moving(type(leaving_in_place())):
-        calls = 0
-
-        def __call__(self, jobs):
-            self.calls += 1
-            if self.calls == 4:
-                self.kept, self.places = self.places, None
-            return super().__call__(jobs)
-
-    setup = make_setup(parse("fedadam"), engine=Moving(), rounds=7, steps=2)
-    found = list(simulate(setup))
-    assert len(replays) == 5  # all but the first in either place
-    same(found, at_once(setup, monkeypatch))
-
-
 @dataclass(frozen=True)
 class Passing(Algorithm):
     """Has clients send what they were given, which lies where an engine puts the next ones."""
