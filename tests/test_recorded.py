@@ -3,6 +3,7 @@
 A stand-in runs a step where CUDA would record it; everything around it is the engines' own.
 """
 
+import gc
 import os
 from contextlib import nullcontext
 from dataclasses import replace
@@ -370,6 +371,14 @@ def test_what_cannot_be_recorded_is_not_tried_again(side):
         beside.repeat("twice", lambda x: 2 * x, torch.tensor(float(k))).item() for k in (1, 2, 3)
     ]
     assert found == [2, 4, 6] and recorder.captures == 1
+
+
+def test_no_garbage_is_searched_for_while_a_step_is_recorded(monkeypatch):
+    """A graph that is found then, and ended, would spoil the recording."""
+    FakeCuda(monkeypatch)
+    searched = []
+    CudaRecorder(torch.device("cuda:1")).capture(lambda: searched.append(gc.isenabled()))
+    assert searched == [True, True, False] and gc.isenabled()
 
 
 def test_what_is_asked_of_cuda(monkeypatch):

@@ -205,9 +205,7 @@ class GraphProgram(ABC):
         """What takes the first ``n`` clients, one of the `sizes`, a step further."""
         if n not in self._replays:
             before = tree.map(torch.clone, self.progress())
-            with (
-                unsearched()
-            ):  # a graph that is garbage, ended meanwhile, would spoil the recording
+            with unsearched():
                 self._replays[n] = self._record(n)
             self.restore(before)
         return self._replays[n]

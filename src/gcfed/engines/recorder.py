@@ -14,6 +14,7 @@ from gcfed.caches import keep_compiled_code
 from gcfed.core import tree
 from gcfed.core.torch_internals import copy_all, start_compiler
 from gcfed.engines.tracing import inductor
+from gcfed.garbage import unsearched
 from gcfed.kernels.precompiling import hash_triton, kernels_compiled
 
 T = TypeVar("T")
@@ -131,7 +132,7 @@ class CudaRecorder(Recorder):
         )
         current = torch.cuda.current_stream()
         try:
-            with capturing:
+            with unsearched(), capturing:  # a graph that is garbage, ended here, would spoil it
                 body()
         except BaseException:  # torch leaves its stream set, and its memory as being recorded to
             torch.cuda.set_stream(current)

@@ -64,9 +64,9 @@ def simulate_together(
 
     Each round comes as the outcomes by run; a run that diverges has an error as its last, and the
     others go on without it.  ``meanwhile`` is called once clients are trained, which on a GPU is
-    when it was told all of a round: what the host has left to do costs no time then.  The engine is
-    closed when the last round is over, when a round fails, and when the generator is closed or
-    forgotten.
+    when it was told all of a round, and of the next where it can be: what the host has left to do
+    costs no time then.  The engine is closed when the last round is over, when a round fails, and
+    when the generator is closed or forgotten.
     """
     if len({(_engine_of(setup), setup.schedule.rounds) for setup in setups}) != 1:
         raise InputError("runs go together with the same engine for the same number of rounds")
