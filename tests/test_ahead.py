@@ -88,7 +88,7 @@ def test_runs_end_and_go_on_as_without_trust(broken, make_setup, monkeypatch, cl
         with pytest.raises(NonFiniteUpdateError) as failure:
             list(simulate(strict))
         with monkeypatch.context() as patch:
-            patch.setattr(underway, "begin_trusting", lambda *round: None)
+            patch.setattr(underway, "begin_trusting", lambda *round, **_: None)
             expected = list(simulate(setup))
             with pytest.raises(NonFiniteUpdateError) as error:
                 list(simulate(strict))

@@ -276,7 +276,7 @@ class FakeCuda:
 
         class Stream:
             def __init__(self, device=None, priority=0):
-                fake.count += 1
+                fake.count, self.priority = fake.count + 1, priority
                 self.name = f"s{fake.count}" if device is None else f"s{fake.count} of {device}"
 
             def __str__(self):
@@ -336,12 +336,16 @@ def test_a_capture_that_fails_leaves_nothing_to_those_that_follow(monkeypatch):
     assert fake.pools == 2 and "pool=poolpool" in fake.calls[-1]
 
 
-def test_work_beside_is_recorded_on_its_own_stream(monkeypatch):
-    """On one that an engine records on too, products of both would share a workspace."""
+def test_work_beside_is_recorded_on_a_stream_that_nothing_else_uses(monkeypatch):
+    """On one that an engine records on too, products of both would share a workspace.
+
+    And on that of the work itself, threads may let go of memory while it is recorded.
+    """
     fake, side = FakeCuda(monkeypatch), SideStream(torch.device("cuda:1"))
     side._recorder.capture(lambda: None)
-    own = "s2 of cuda:1"
-    assert f"stream={own}" in fake.calls[-1] and fake.count == 2
+    used, own = side._stream, side._recorder._stream
+    assert f"stream={own}" in fake.calls[-1]
+    assert own is not used and own.priority == used.priority == -1  # of the pool of no engine
 
 
 @pytest.fixture

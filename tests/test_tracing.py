@@ -148,6 +148,30 @@ def test_one_compilation_serves_any_number_of_clients(step, at_once, monkeypatch
     assert counters["inductor"]["fxgraph_cache_hit"] == 1
 
 
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports
+@pytest.mark.parametrize("inner", ["compile_fx_inner", "compile_fx"])
+def test_no_order_of_sums_is_chosen_by_time(inner, monkeypatch):
+    """For any number of clients at once, or the usual way."""
+    from torch._inductor import compile_fx, config
+
+    seen = []
+    for name in ("compile_fx_inner", "compile_fx"):
+        monkeypatch.setattr(
+            compile_fx,
+            name,
+            lambda *_, n=name, **__: seen.append((n, config.dynamic_scale_rblock)),
+        )
+    compiled_for_any_number(draw if inner == "compile_fx_inner" else add)
+    assert (inner, False) in seen and config.dynamic_scale_rblock
+
+
+def test_nor_for_one_number(monkeypatch):
+    given = {}
+    monkeypatch.setattr(torch, "compile", lambda trace, **options: given.update(options))
+    inductor(torch.fx.symbolic_trace(nn.Identity()))
+    assert given["options"] == {"dynamic_scale_rblock": False} and given["dynamic"] is False
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_one_folder")
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports

@@ -164,13 +164,27 @@ def make_core_fx(fn: Callable[..., object]) -> Callable[..., GraphModule]:
     return make_fx(fn, decomposition_table=select_decomp_table())
 
 
+UNTIMED = {"dynamic_scale_rblock": False}
+"""Else torch's compiler tries sums in two orders and takes the faster, each time anew: by chance.
+
+Where torch is deterministic, as it is in `arithmetic`, all else that it times leaves sums alone.
+"""
+
+
+def compile_for_one_number(trace: GraphModule) -> Callable[..., Any]:
+    """Torch's compiler, for a trace on tensors as large as they will be."""
+    compiled: Callable[..., Any] = torch.compile(trace, dynamic=False, options=dict(UNTIMED))
+    return compiled
+
+
 def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
     """Torch's compiler, for a trace by `make_core_fx` on tensors of an `unknown_number`."""
     from torch._guards import TracingContext, tracing
+    from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
     mode = next(x.fake_mode for x in examples if isinstance(x, FakeTensor))
-    with tracing(TracingContext(mode)), torch.no_grad():
+    with tracing(TracingContext(mode)), torch.no_grad(), config.patch(UNTIMED):
         if writes_last(trace.graph):
             with suppress(Exception):  # the usual way may do what the short one cannot
                 return _compiled_at_once(trace, list(examples), mode)

@@ -12,7 +12,11 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from gcfed.core import tree
-from gcfed.core.torch_internals import compile_for_any_number, make_fx
+from gcfed.core.torch_internals import (
+    compile_for_any_number,
+    compile_for_one_number,
+    make_fx,
+)
 
 T = TypeVar("T")
 
@@ -28,7 +32,7 @@ def inductor(trace: GraphModule, examples: Sequence[Tensor] | None = None) -> Ca
     """Torch's compiler."""
     if examples is not None:
         return compile_for_any_number(trace, examples)
-    return torch.compile(trace, dynamic=False)
+    return compile_for_one_number(trace)
 
 
 def keep_hashes(graph: Graph) -> None:

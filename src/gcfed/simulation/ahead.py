@@ -41,6 +41,8 @@ def begin_trusting(
     sent: Sent,
     trained: Trained,
     drawn: Drawn,
+    *,
+    is_even: bool = False,
 ) -> Trusted | None:
     """`receive` and `conclude` of a whole cohort whose updates are taken as finite.
 
@@ -57,7 +59,7 @@ def begin_trusting(
         ids = list(drawn.plans)
         arrived, upload = arrive(setup, t, ids, sent, trained)
         part = taken(setup, ids, range(len(ids)), sent, trained, upload)
-        concluded = half(server, t, arrived)
+        concluded = half(server, t, arrived, is_even=is_even)
         wasted = sent_in_vain(setup, server, drawn.absent)
         fetched = fetch(torch.stack([concluded.length, concluded.finite.to(concluded.length)]))
     except Exception as error:  # a hook may refuse what is not finite; if not, it shows there

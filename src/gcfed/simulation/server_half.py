@@ -17,8 +17,9 @@ class ServerHalf:
     """Concludes the rounds of a run, by a recording where there is a recorder and it can be.
 
     A hook that asks for the number of the round cannot be recorded, nor one that reads numbers out
-    of tensors, that has tensors on the host, or that writes into what it is given.  And it takes an
-    engine that leaves what clients send in the same place every time.
+    of tensors, that has tensors on the host, or that writes into what it is given.  And an engine
+    must leave what clients send in the same place every time, as it does where all take the same
+    number of steps.
     """
 
     def __init__(self, task: ServerTask, recorder: Recorder | None = None) -> None:
@@ -26,11 +27,13 @@ class ServerHalf:
         self._recorded: RecordedStep | None = None
         self._before: Sequence[Any] = ()
 
-    def __call__(self, server: Server, t: int, arrived: Arrived) -> Concluded:
-        """`ServerTask.conclude`."""
+    def __call__(
+        self, server: Server, t: int, arrived: Arrived, *, is_even: bool = False
+    ) -> Concluded:
+        """`ServerTask.conclude`; a round ``is_even`` where all clients take as many steps."""
         device, weights = arrived.key.device, self._task.weights(server, arrived.num_examples)
         key = self._task.key(t, device)
-        if self._recorder is None:
+        if self._recorder is None or not is_even:
             return self._task.conclude(server, t, arrived, weights, key.clone())
         with self._recorder.guard():
             recorded = self._recording(self._recorder, server, arrived, weights, key)

@@ -48,7 +48,9 @@ class SideStream:
         self._repeated: dict[Hashable, Recording[Any] | None] = {}
         if device is not None and device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
-            self._recorder = CudaRecorder(device, self._stream)
+            # not on that stream: threads that let go of what was fetched there note so on it
+            own = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
+            self._recorder = CudaRecorder(device, own)
 
     @property
     def is_beside(self) -> bool:

@@ -52,10 +52,20 @@ class Underway:
         self._trained = self._train(0)
         self._begun: dict[int, Trusted | None] = {}
         if self._count == 1:
+            plans = [plan for each in known.values() for plan in each.drawn.plans.values()]
+            is_even = len({len(plan) for plan in plans}) == 1
             for i, (sent, work) in self._trained.items():
                 at, drawn = states[i], known[i].drawn
                 self._begun[i] = begin_trusting(
-                    setups[i], halves[i], at.server, at.clients, t, sent, work, drawn
+                    setups[i],
+                    halves[i],
+                    at.server,
+                    at.clients,
+                    t,
+                    sent,
+                    work,
+                    drawn,
+                    is_even=is_even,
                 )
 
     @property
