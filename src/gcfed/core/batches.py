@@ -192,16 +192,12 @@ class Batches:
 
         Both are [steps, clients, width], where the examples lie.
         """
-        if all(plan.index.shape == (num_steps, width) for plan in self.plans):
-            index = np.stack([plan.index for plan in self.plans], 1)
-            sizes = np.stack([plan.sizes for plan in self.plans], 1)
-        else:
-            index = np.empty((num_steps, len(self.plans), width), np.int64)
-            sizes = np.zeros((num_steps, len(self.plans)), np.int64)
-            for k, plan in enumerate(self.plans):
-                index[:, k] = plan.index[0, 0]
-                index[: len(plan), k, : plan.index.shape[1]] = plan.index[:num_steps]
-                sizes[: len(plan), k] = plan.sizes[:num_steps]
+        index = np.empty((num_steps, len(self.plans), width), np.int64)
+        sizes = np.zeros((num_steps, len(self.plans)), np.int64)
+        for k, plan in enumerate(self.plans):
+            index[:, k] = plan.index[0, 0]
+            index[: len(plan), k, : plan.index.shape[1]] = plan.index[:num_steps]
+            sizes[: len(plan), k] = plan.sizes[:num_steps]
         device = self.data.examples.y.device
         mask = torch.arange(width) < torch.from_numpy(sizes)[..., None]
         return on_device(torch.from_numpy(index), device), on_device(mask, device)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,6 @@ from gcfed.core.transfer import on_device
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import ServerContext, Upload
 from gcfed.errors import DivergedError
-
-T = TypeVar("T", Tree, State)
 
 BufferPolicy = Literal["average", "local"]
 
@@ -64,22 +62,20 @@ class Arrived(NamedTuple):
         return Arrived([self.ids[k] for k in rows], *stacked)
 
 
+class Mean(NamedTuple):
+    """The mean of what clients sent."""
+
+    delta: Tree
+    message: State
+    buffers: Tree
+
+
 class PartialMean(NamedTuple):
     """The mean over some clients of a cohort, and how much it counts beside those of others."""
 
     num_clients: int
     weight: float
-    delta: Tree
-    message: State
-    buffers: Tree
-
-
-class Mean(NamedTuple):
-    """The mean of what a cohort sent."""
-
-    delta: Tree
-    message: State
-    buffers: Tree
+    mean: Mean
 
 
 class Concluded(NamedTuple):
@@ -139,17 +135,14 @@ class ServerTask:
             rows = rows.scatter(arrived.ids, held)
         mean = self._mean(server, arrived, self.weights(server, arrived.num_examples), ctx)
         weight = self.sizes(arrived.num_examples).sum().item()
-        return PartialMean(len(arrived.ids), weight, *mean), rows
+        return PartialMean(len(arrived.ids), weight, mean), rows
 
     @arithmetic("float32")
     def update(self, server: Server, t: int, means: Sequence[PartialMean]) -> Server:
         """One step of the global weights, along the means summed in their order."""
-        shares = [mean.weight / sum(m.weight for m in means) for mean in means]
-        delta = _blend([mean.delta for mean in means], shares)
-        message = _blend([mean.message for mean in means], shares)
-        buffers = _blend([mean.buffers for mean in means], shares)
-        ctx = self._context(server, t, sum(mean.num_clients for mean in means))
-        return self._stepped(server, Mean(delta, message, buffers), ctx)
+        shares = [part.weight / sum(p.weight for p in means) for part in means]
+        ctx = self._context(server, t, sum(part.num_clients for part in means))
+        return self._stepped(server, _blend([part.mean for part in means], shares), ctx)
 
     @arithmetic("float32")
     def conclude(
@@ -157,13 +150,13 @@ class ServerTask:
     ) -> Concluded:
         """`receive` and `update` of a whole cohort of which nobody is heard apart.
 
-        It reads nothing of what it is given, so that it can be told to a GPU, and recorded there;
-        ``weights`` and the round's ``key`` are as those two make them.
+        No number is read out of a tensor, so a GPU need not be waited for, and may record it.
+        ``weights`` and ``key`` are what the methods of these names give.
         """
         ctx = self._context(server, t, self.schedule.cohort_size, key)
         mean = self._mean(server, arrived, weights, ctx)
         after = self._stepped(server, mean, replace(ctx, cohort_size=len(arrived.ids)))
-        # a number that is not finite makes the plain mean so too, which is smaller to look at
+        # what is not finite makes the plain mean so too, and that has fewer numbers to look at
         told_by = arrived if acting_at(self.algorithm, "aggregate") else mean
         return Concluded(after, distance(after.params, server.params), are_finite(told_by))
 
@@ -249,7 +242,7 @@ def finite_rows(arrived: Arrived) -> list[int]:
 
 def _numbers(came: Arrived | Mean) -> list[Tensor]:
     """All that travelled and is not counted."""
-    sent = [x for _, x in tree.leaves((came.delta, came.message, came.buffers))]
+    sent = tree.tensors((came.delta, came.message, came.buffers))
     return [x for x in sent if x.is_floating_point()]
 
 
@@ -259,17 +252,17 @@ def distance(a: Tree, b: Tree) -> Tensor:
     return torch.stack(each).square().sum().sqrt()
 
 
-def _blend(values: Sequence[T], shares: Sequence[float]) -> T:
+def _blend(means: Sequence[Mean], shares: Sequence[float]) -> Mean:
     """The weighted sum of means; counters, which have none, are the largest."""
-    if len(values) == 1:
-        return values[0]
+    if len(means) == 1:
+        return means[0]
 
     def combine(*xs: Tensor) -> Tensor:
         if not xs[0].is_floating_point():
             return torch.stack(xs).amax(0)
         return sum((s * x for s, x in zip(shares, xs, strict=True)), torch.zeros_like(xs[0]))
 
-    return tree.map(combine, *values)
+    return tree.map(combine, *means)
 
 
 def _average(before: Tree, after: Tree, weights: Tensor) -> Tree:

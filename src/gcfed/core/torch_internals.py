@@ -165,9 +165,10 @@ def make_core_fx(fn: Callable[..., object]) -> Callable[..., GraphModule]:
 
 
 UNTIMED = {"dynamic_scale_rblock": False}
-"""Else torch's compiler tries sums in two orders and takes the faster, each time anew: by chance.
+"""What torch's compiler is told, so that time decides nothing that changes numbers.
 
-Where torch is deterministic, as it is in `arithmetic`, all else that it times leaves sums alone.
+It would try long sums in two orders and take the faster, each time anew.  Where torch is
+deterministic, as in `arithmetic`, nothing else that it times changes the order of a sum.
 """
 
 

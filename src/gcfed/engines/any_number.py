@@ -36,7 +36,7 @@ class AnyNumber:
         self, fn: Callable[..., object], arguments: tuple[Any, ...], mapped: Sequence[bool]
     ) -> None:
         self._mapped = list(mapped)
-        self._leaves = [x for _, x in tree.leaves(arguments)]
+        self._leaves = tree.tensors(arguments)
         if any(n % PRIME == 0 for x in self._leaves for n in x.shape if n):
             raise ValueError(f"a tensor has a multiple of {PRIME} rows")
 

@@ -57,24 +57,20 @@ class Recording(Generic[T]):
 
     def __init__(self, recorder: Recorder, fn: Callable[..., T], *arguments: Any) -> None:
         given: tuple[Any, ...] = tree.map(torch.clone, arguments)
-        self._places, made = _tensors(given), list[T]()
+        self._places, made = tree.tensors(given), list[T]()
 
         def body() -> None:
             made[:] = [fn(*given)]
 
         self._made, self._replay = made, recorder.capture(body)
-        if len({x.device for x in (*self._places, *_tensors(made[0]))}) > 1:
+        if len({x.device for x in (*self._places, *tree.tensors(made[0]))}) > 1:
             raise ValueError("a recording holds what one device computes")
 
     def __call__(self, *arguments: Any) -> T:
         """What the function gives; it is good until the next time."""
-        copy_all(self._places, _tensors(arguments))
+        copy_all(self._places, tree.tensors(arguments))
         self._replay()
         return self._made[0]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [x for _, x in tree.leaves(value)]
 
 
 def start_compilers() -> None:

@@ -43,7 +43,7 @@ def lay_into(file: int, like: T) -> T:
     Two processes that call it with the same shapes see the same tensors.
     """
     memory = mmap.mmap(file, 0)
-    shapes = [x for _, x in tree.leaves(like)]
+    shapes = tree.tensors(like)
     ends = accumulate(map(_room, shapes))
     tensors = [_tensor(memory, x, end - _room(x)) for x, end in zip(shapes, ends, strict=True)]
     return tree.unflatten(like, tensors)

@@ -75,9 +75,9 @@ class Traced(Generic[T]):
 
         def on_leaves(*flat: Tensor) -> list[Tensor]:
             shape.append(fn(*tree.unflatten(arguments, flat)))
-            return [x for _, x in tree.leaves(shape[-1])]
+            return tree.tensors(shape[-1])
 
-        module = make_fx(on_leaves)(*(x for _, x in tree.leaves(arguments)))
+        module = make_fx(on_leaves)(*tree.tensors(arguments))
         module.graph.eliminate_dead_code()
         if change is not None:
             change(module.graph)
@@ -89,7 +89,7 @@ class Traced(Generic[T]):
         self._run = module if compiler is None else compiler(module, None)
 
     def __call__(self, *arguments: Any) -> T:
-        return self.on_leaves([x for _, x in tree.leaves(arguments)])
+        return self.on_leaves(tree.tensors(arguments))
 
     def on_leaves(self, flat: Sequence[Tensor]) -> T:
         """The same on the tensors inside the arguments, in the order of `tree.leaves`."""

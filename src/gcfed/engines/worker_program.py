@@ -98,10 +98,10 @@ class ClientTrainer:
             return at
         at = _laid_out(at)
         params = list(at.params.values())
-        same, fixed = ([x for _, x in tree.leaves(each)] for each in (at[:CHANGING], client))
+        same, fixed = (tree.tensors(each) for each in (at[:CHANGING], client))
         step = self.brief.task.optimizer.in_place(params, client.lr.item())
         for batch in batches.padded(0, self.brief.width):
-            changed = [x for _, x in tree.leaves((at[CHANGING:], batch))]
+            changed = tree.tensors((at[CHANGING:], batch))
             grads, loss, buffers = self._gradients.on_leaves([*same, *changed, *fixed])
             step([_laid_as(p, grads[name]) for name, p in at.params.items()])
             del grads  # their memory serves the next ones

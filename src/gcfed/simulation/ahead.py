@@ -48,12 +48,13 @@ def begin_trusting(
 
     Nothing is awaited, so that an accelerator has all of a round to do while the host does
     something else.  None where the host keeps something of each client, for which it would have to
-    wait, and where a hook refuses; an error, where a hook that does has written.
+    wait, and where a hook raises: then the round is done with care from the start.  If such a hook
+    has written into what it was given there is no start to go back to, which is an error.
     """
     local = {} if setup.server_task.is_averaging else trained.buffers
     if setup.server_task.hears_each or tree.holds_tensors((trained.upload.memory, local)):
         return None
-    given = [x for _, x in tree.leaves((server, trained.upload))]
+    given = tree.tensors((server, trained.upload))
     before = versions(given)
     try:
         ids = list(drawn.plans)

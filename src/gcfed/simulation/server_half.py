@@ -30,7 +30,7 @@ class ServerHalf:
     def __call__(
         self, server: Server, t: int, arrived: Arrived, *, is_even: bool = False
     ) -> Concluded:
-        """`ServerTask.conclude`; a round ``is_even`` where all clients take as many steps."""
+        """`ServerTask.conclude`; ``is_even`` if all clients took the same number of steps."""
         device, weights = arrived.key.device, self._task.weights(server, arrived.num_examples)
         key = self._task.key(t, device)
         if self._recorder is None or not is_even:
@@ -39,9 +39,9 @@ class ServerHalf:
             recorded = self._recording(self._recorder, server, arrived, weights, key)
             if recorded is not None:
                 return recorded(server, weights, key)
-        before = versions(_tensors(server, arrived))
+        before = versions(tree.tensors((server, arrived)))
         concluded = self._task.conclude(server, t, arrived, weights, key.clone())
-        if versions(_tensors(server, arrived)) != before:
+        if versions(tree.tensors((server, arrived))) != before:
             self._recorder = None  # to record a hook is to call it more than once
         return concluded
 
@@ -58,10 +58,10 @@ class ServerHalf:
 
     def _record(self, recorder: Recorder, *given: Any) -> "RecordedStep | None":
         """None where it has to be done as it is written, which takes longer."""
-        before, recorded = versions(_tensors(*given)), None
+        before, recorded = versions(tree.tensors(given)), None
         with suppress(Exception):
             recorded = RecordedStep(self._task, recorder, *given)
-        if versions(_tensors(*given)) != before:
+        if versions(tree.tensors(given)) != before:
             raise RuntimeError("a hook that was not seen to write before did so while recorded")
         if recorded is None:
             self._recorder = None
@@ -90,14 +90,10 @@ class RecordedStep:
 
     def __call__(self, server: Server, weights: Tensor, key: Tensor) -> Concluded:
         made = self._step(server, weights, key)
-        found = _tensors(made)
+        found = tree.tensors(made)
         own = [torch.empty_like(x) for x in found]  # the next round is made in the same place
         copy_all(own, found)
         return tree.unflatten(made, own)
-
-
-def _tensors(*values: Any) -> list[Tensor]:
-    return [x for _, x in tree.leaves(values)]
 
 
 def _kind(server: Server, arrived: Arrived) -> Sequence[Any]:

@@ -48,7 +48,7 @@ class SideStream:
         self._repeated: dict[Hashable, Recording[Any] | None] = {}
         if device is not None and device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
-            # not on that stream: threads that let go of what was fetched there note so on it
+            # another: torch notes on the first when threads let go of what was fetched there
             own = torch.cuda.Stream(device, priority=HIGH)  # type: ignore[no-untyped-call]
             self._recorder = CudaRecorder(device, own)
 
@@ -70,10 +70,10 @@ class SideStream:
             yield
 
     def repeat(self, what: Hashable, fn: Callable[[V], T], argument: V) -> T:
-        """``fn(argument)``; the second time that it is asked for by this name it is recorded.
+        """``fn(argument)``, recorded when it is asked for a second time by this name.
 
-        What it gives is good until the next time.  It must depend on nothing but the numbers of its
-        argument.  What cannot be recorded is done as it is written.
+        It must depend on nothing but the numbers of its argument, and what it gives is good until
+        the next time.  What cannot be recorded is done as it is written.
         """
         known, recording = what in self._repeated, self._repeated.get(what)
         if recording is None and self._recorder is not None:
@@ -128,7 +128,7 @@ def fetch(value: Tensor) -> Fetched[Tensor]:
 
 def _fetched(value: T, stream: torch.cuda.Stream) -> Fetched[T]:
     """All of one dtype are one copy, into memory that torch pins for it, so it does not wait."""
-    leaves = [x for _, x in tree.leaves(value)]
+    leaves = tree.tensors(value)
     host: dict[int, Tensor] = {}
     for dtype in {x.dtype for x in leaves}:
         alike = [x for x in leaves if x.dtype == dtype]

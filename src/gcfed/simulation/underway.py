@@ -31,8 +31,9 @@ class Known(NamedTuple):
 class Underway:
     """Round ``t`` of every run that goes on; `finish` waits for it.
 
-    What is made has had clients trained, their first chunk at least, or on a GPU the GPU was told
-    to.  ``is_overtaken`` is for who has the engine train other clients before `finish`.
+    When it is made the clients, or the first chunk of them, are trained; a GPU is told to train
+    them.  Who then has the engine train others before `finish` sets ``is_overtaken``, for what
+    these clients sent is lost.
     """
 
     def __init__(
@@ -71,10 +72,8 @@ class Underway:
     @property
     def expected(self) -> dict[int, Snapshot] | None:
         """Where runs will stand if all is finite; None where that is not known of all."""
-        begun = {i: each for i, each in self._begun.items() if each is not None and each.is_pure}
-        return (
-            {i: each.at for i, each in begun.items()} if len(begun) == len(self._states) else None
-        )
+        at = {i: each.at for i, each in self._begun.items() if each is not None and each.is_pure}
+        return at if len(at) == len(self._states) else None
 
     def is_as_expected(self) -> bool:
         """Whether, once finished, all runs stand where they were expected."""
