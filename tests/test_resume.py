@@ -159,7 +159,10 @@ def test_killed_at_every_single_write(tmp_path):
 
 def test_killed_at_random_moments(tmp_path):
     config, random = small(algorithm="scaffold + gcfed", rounds=40), python_random.Random(0)
+    run(small(rounds=1), tmp_path / "first")  # what is imported then does not count
+    began = time.perf_counter()
     run(config, tmp_path / "straight")
+    whole = time.perf_counter() - began
     path, deaths = tmp_path / "killed", 0
     child = forked(lambda: run(config, path))
     while not (path / "summary.json").exists():
@@ -167,7 +170,8 @@ def test_killed_at_random_moments(tmp_path):
     os.kill(child, signal.SIGKILL)
     assert ended(child) == KILLED
     for _ in range(6):
-        deaths += killed_after(lambda: resume(path), random.uniform(0.02, 0.3)) == KILLED
+        moment = whole * random.uniform(0.05, 0.4)
+        deaths += killed_after(lambda: resume(path), moment) == KILLED
     assert deaths >= 2
     resume(path)
     assert_same(path, tmp_path / "straight")
