@@ -1,0 +1,59 @@
+"""How long a start takes: from the command to its end, one round of the paper's CNN on noise.
+
+    python -m benchmarks.start --device cuda --again 3
+
+The first start finds nothing compiled, for its cache is new; those after it find what it left.  The
+floor is a process that imports torch and puts a number on the device.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+NOISE = '''
+from benchmarks.workloads import load
+from gcfed import DATASETS
+
+@DATASETS.register("noise")
+def noise(root):
+    """CIFAR-10's shapes, and no meaning."""
+    return load("noise")
+'''
+
+
+def seconds(command: list[str], env: dict[str, str]) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *command], env=env, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--algorithm", default="gcfed")
+    parser.add_argument("--model", default="cnn")
+    parser.add_argument("--again", type=int, default=3, help="starts after the first")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "noise_data.py").write_text(NOISE)
+        env = os.environ | {"GCFED_CACHE": str(folder / "cache")}
+        floor = ["-c", f"import torch; torch.zeros(1, device={options.device!r}).tolist()"]
+        print(f"floor            {seconds(floor, env):6.1f} s, again {seconds(floor, env):.1f}")
+        for i in range(1 + options.again):
+            command = ["-m", "gcfed", "run", "--dataset", "noise", "--rounds", "1"]
+            command += ["--plugin", str(folder / "noise_data.py"), "--out", str(folder / f"run{i}")]
+            for key in ("device", "algorithm", "model"):
+                command += [f"--{key}", getattr(options, key)]
+            command += ["--set", f"precision={options.precision}"]
+            name = "compiled before" if i else "nothing compiled"
+            print(f"{name:16} {seconds(command, env):6.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
