@@ -538,6 +538,24 @@ def test_what_a_run_is_made_of_must_not_have_changed(tmp_path):
         resume(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("then", "faster", "said"),
+    [
+        ({"products": "by oneDNN"}, False, "began with products by oneDNN, and this is by torch"),
+        ({}, True, "began with products by torch, and this is by oneDNN"),
+    ],
+)
+def test_who_multiplied_is_compared(then, faster, said, tmp_path, monkeypatch):
+    """A run that does not say was made when torch itself always did."""
+    broken_off(small(), tmp_path / "a", 3)
+    made = json.loads((tmp_path / "a" / "provenance.json").read_text())
+    del made["products"]
+    (tmp_path / "a" / "provenance.json").write_text(json.dumps({**made, **then}))
+    monkeypatch.setattr("gcfed.runs.provenance.is_faster", lambda: faster)
+    with pytest.warns(UserWarning, match=f"{said}: last bits may differ"):
+        resume(tmp_path / "a")
+
+
 def test_the_recorded_engine_threads_and_device_are_used(tmp_path):
     broken_off(small(engine="vectorized"), tmp_path / "a", 3)
     made = json.loads((tmp_path / "a" / "provenance.json").read_text())

@@ -18,7 +18,7 @@ from gcfed.core.torch_internals import make_fx
 from gcfed.engines.any_number import AnyNumber
 from gcfed.engines.lineup import Lineup, advance, copy, over_clients
 from gcfed.engines.tracing import Traced, inductor, keep_hashes
-from gcfed.kernels.inplace import reuse_memory
+from gcfed.kernels.inplace import IN_PLACE, reuse_memory
 from gcfed.simulation.round import prepare
 
 
@@ -301,7 +301,7 @@ unsafe_view = torch.ops.aten._unsafe_view
 
 def in_place(traced):
     """The operations of a trace that overwrite what they read."""
-    return [str(n.target) for n in traced._run.graph.nodes if "_.Tensor" in str(n.target)]
+    return [str(n.target) for n in traced._run.graph.nodes if n.target in IN_PLACE.values()]
 
 
 @pytest.mark.parametrize(
@@ -322,6 +322,9 @@ def in_place(traced):
         (lambda x: x.sum(0).expand(3, 4) - 1, 0),  # one memory for three rows
         (lambda x: [a := x * 2, a - a][1], 0),
         (lambda x: (x > 0) * x, 0),  # of another dtype
+        (lambda x: [i := x.long() & 255, i ^ (i >> 4)][1], 2),  # as keys are hashed
+        (lambda x: [i := x.long() & 255, (i ^ (i >> 4), i.sum())][1], 1),
+        (lambda x: (x > 0) & 3, 0),
     ],
 )
 def test_what_is_needed_no_more_is_overwritten(fn, count):

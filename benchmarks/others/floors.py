@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.workloads import PUBLISHED, Workload, load
+from gcfed.core.torch_internals import onednn_linear
 from gcfed.data import Dataset
+from gcfed.kernels.onednn import is_faster
 
 H200 = {"tf32": 494e12, "bf16": 989e12}  # dense operations a second
 H200_MEMORY = 4.8e12  # bytes a second
@@ -79,7 +81,10 @@ def here() -> tuple[float, float]:
     cores = torch.get_num_threads()
     torch.set_num_threads(1)
     a, (p, g) = torch.randn(512, 512), torch.randn(2, 2**19)
-    product = best(lambda: a @ a, 2 * 512**3)
+    products = [lambda: a @ a]
+    if is_faster():
+        products.append(lambda: onednn_linear()(a, a, None, "none", [], ""))
+    product = max(best(run, 2 * 512**3) for run in products)
     return cores * product, cores * best(lambda: p.add_(g, alpha=1e-9), 3 * 4 * 2**19)
 
 

@@ -14,8 +14,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -32,6 +34,16 @@ PATIENCE = 5.0  # seconds for a process to end by itself
 def available_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def cpu_vendor() -> str:
+    """Who made the CPU, as it says itself; empty where the system does not tell."""
+    with suppress(OSError), Path("/proc/cpuinfo").open() as file:
+        for line in file:
+            if line.startswith("vendor_id"):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 @contextmanager

@@ -51,6 +51,12 @@ def lengths(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     return list(torch._foreach_norm(tensors, dtype=dtype))
 
 
+@cache
+def onednn_linear() -> Any:
+    """oneDNN's ``x w^T + b``, of matrices in any layout and a contiguous bias; None without it."""
+    return getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+
+
 def versions(tensors: Iterable[Tensor]) -> list[int]:
     """How often each tensor was written into."""
     return [x._version for x in tensors]

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 import torch
 
-from gcfed.core.client import Job, Trained
+from gcfed.core.client import ClientTask, Job, Trained
 from gcfed.engines.recorder import Recorder
 
 Train = Callable[[Sequence[Job]], list[Trained]]
@@ -17,18 +17,21 @@ Train = Callable[[Sequence[Job]], list[Trained]]
 class Engine(ABC):
     """Trains cohorts, and holds what it needs for that from its first call until it is closed.
 
-    A subclass says what it is called, whether it pads short batches, whether it works on a CUDA
-    device alone, and whether it does layers by operators of its own.
+    A subclass says what it is called, whether it pads short batches, and whether it works on a CUDA
+    device alone.
     """
 
     name: ClassVar[str] = "own"
     pads: bool = False
     needs_cuda: bool = False
-    fuses: bool = False
 
     @abstractmethod
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
         """Train the clients of each job; the result is good until the next call."""
+
+    def test_task(self, task: ClientTask) -> ClientTask:
+        """What models are judged by: the clients' task, by the layers that an engine has for it."""
+        return task
 
     def beside(self) -> AbstractContextManager[object]:
         """Inside, the process that has clients trained does its own part of a round."""

@@ -8,7 +8,7 @@ import torch
 
 from gcfed.core import tree
 from gcfed.core.batches import BatchPlan
-from gcfed.core.client import RECEIVED, Job, Trained
+from gcfed.core.client import RECEIVED, ClientTask, Job, Trained
 from gcfed.core.precision import TorchSettings
 from gcfed.core.seeding import generators_kept
 from gcfed.engines.block_trainer import RayBrief
@@ -43,8 +43,8 @@ class RayWorkers(Engine):
         made = ENGINES.parse(engine)
         if made.func is RayWorkers:
             raise InputError("ray(engine=...) names the engine inside a worker; not ray itself")
-        local = made()
-        self.pads, self.needs_cuda, self.fuses = local.pads, local.needs_cuda, local.fuses
+        self._local: Engine = made()
+        self.pads, self.needs_cuda = self._local.pads, self._local.needs_cuda
         self._workers, self._block, self._engine = workers, block, engine
         self._program: RayProgram | None = None
 
@@ -61,6 +61,9 @@ class RayWorkers(Engine):
         except BaseException:
             self.close()  # what its workers are at is not known
             raise
+
+    def test_task(self, task: ClientTask) -> ClientTask:
+        return self._local.test_task(task)
 
     def close(self) -> None:
         """End the workers, and Ray if it was started for them."""

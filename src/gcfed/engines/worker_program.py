@@ -17,6 +17,7 @@ from gcfed.engines.shared_memory import shape
 from gcfed.engines.tracing import Traced
 from gcfed.kernels.inplace import reuse_memory
 from gcfed.kernels.layout import channels_last, lay_out_pooling
+from gcfed.kernels.onednn import multiply_by_onednn
 from gcfed.kernels.simplifying import simplify
 
 CHANGING = Progress._fields.index("buffers")
@@ -122,6 +123,7 @@ def _cohort(client: Client, room: int) -> Client:
 
 
 def _for_a_cpu(graph: Graph) -> None:
+    multiply_by_onednn(graph)
     simplify(graph)
     lay_out_pooling(graph)
     reuse_memory(graph)

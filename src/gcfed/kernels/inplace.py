@@ -20,6 +20,8 @@ IN_PLACE = {
     aten.mul.Tensor: aten.mul_.Tensor,
     aten.div.Tensor: aten.div_.Tensor,
     aten.relu.default: aten.relu_.default,
+    aten.bitwise_xor.Tensor: aten.bitwise_xor_.Tensor,
+    aten.bitwise_and.Scalar: aten.bitwise_and_.Scalar,
 }
 
 

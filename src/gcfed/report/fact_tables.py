@@ -20,7 +20,7 @@ from gcfed.results.tables import Entry, Section, Table
 
 ENVIRONMENT = (
     *("gcfed", "commit", "torch", "numpy", "python", "platform", "device", "threads"),
-    *("engine", "engine_reason", "command"),
+    *("products", "engine", "engine_reason", "command"),
 )
 """What a provenance says of where a run was made."""
 

@@ -15,6 +15,7 @@ import torch
 
 from gcfed.config.build import Experiment
 from gcfed.config.identity import digest
+from gcfed.kernels.onednn import is_faster
 from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.snapshot import start
 
@@ -49,7 +50,10 @@ def provenance(
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """The versions, the machine and the command that a run is made with."""
+    """The versions, the machine and the command that a run is made with.
+
+    ``products`` says who multiplies large matrices for the engine ``workers``.
+    """
     return {
         "gcfed": version("gcfed"),
         "commit": _commit(),
@@ -59,6 +63,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
+        "products": "by oneDNN" if device.type == "cpu" and is_faster() else "by torch",
         "command": sys.argv,
     }
 

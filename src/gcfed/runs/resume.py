@@ -110,10 +110,12 @@ def recorded_threads(run: Run) -> AbstractContextManager[None]:
 
 
 def _warn_of_changes(run: Run, experiment: Experiment) -> None:
-    now, then = environment(experiment.setup.device), run.provenance
-    for what in ("gcfed", "torch", "device"):
-        if now[what] != then[what]:
-            changed = f"began with {what} {then[what]}, and this is {now[what]}"
+    now = environment(experiment.setup.device)
+    began = {what: run.provenance[what] for what in ("gcfed", "torch", "device")}
+    began["products"] = run.provenance.get("products", "by torch")  # older runs do not say
+    for what, then in began.items():
+        if now[what] != then:
+            changed = f"began with {what} {then}, and this is {now[what]}"
             warnings.warn(f"{run.path} {changed}: last bits may differ", stacklevel=2)
 
 

@@ -26,7 +26,6 @@ from gcfed.core.types import Transform
 from gcfed.data.federated import FederatedData
 from gcfed.engines import Choice, Engine, Train, choose
 from gcfed.errors import InputError
-from gcfed.kernels.fitting import with_operators
 from gcfed.population.availability import ALWAYS, Availability
 from gcfed.population.faults import NO_FAULTS, Faults
 from gcfed.population.population import Population
@@ -204,8 +203,8 @@ class Setup:
 
     @cached_property
     def test_task(self) -> ClientTask:
-        """What models are judged by: the clients' task, by operators where the engine has them."""
-        return with_operators(self.client_task) if self.chosen.make().fuses else self.client_task
+        """What models are judged by."""
+        return self.chosen.make().test_task(self.client_task)
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """Inside, products are as precise as this setup asks."""
