@@ -1,13 +1,14 @@
 """Where data and compiled code are kept, and what a start does not import for nothing."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gcfed.caches import cache_dir, keep_compiled_code
+from gcfed.caches import CompiledNote, cache_dir, keep_compiled_code
 from gcfed.data import data_dir
 
 COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -40,6 +41,20 @@ def test_compiled_code_is_kept_by_version_and_device(monkeypatch, tmp_path):
     folder = tmp_path / "compiled" / "torch-2.13.0+cu130-NVIDIA-H200-141-GB"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor")
     assert os.environ["TRITON_CACHE_DIR"] == "/as/the/user/says"
+
+
+def test_what_was_compiled_is_noted_beside_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "code"))
+    assert not CompiledNote("a step").is_there() and CompiledNote.is_first()
+    CompiledNote("a step").write()
+    CompiledNote("a step").write()
+    assert not CompiledNote.is_first()
+    assert CompiledNote("a step").is_there() and not CompiledNote("another").is_there()
+    shutil.rmtree(tmp_path / "code")
+    assert not CompiledNote("a step").is_there()
+    (tmp_path / "code").write_text("a file, where the folder should be")
+    CompiledNote("a step").write()
+    assert not CompiledNote("a step").is_there()
 
 
 def test_a_run_imports_nothing_that_it_does_not_use(tmp_path):

@@ -14,9 +14,10 @@ from torch.func import functional_call, grad, vmap
 
 pytest.importorskip("triton")
 
+from gcfed.caches import CompiledNote
 from gcfed.core.torch_internals import make_fx, without_memory
 from gcfed.engines.any_number import PRIME
-from gcfed.engines.recorder import CudaRecorder
+from gcfed.engines.recorder import CudaRecorder, prepare_to_compile
 from gcfed.kernels import precompiling
 from gcfed.kernels.fusing import fuse_layers
 from gcfed.kernels.launching import noted_launches
@@ -223,7 +224,54 @@ def test_nobody_waits_for_ever(trace, started, monkeypatch, patience):
     assert time.monotonic() - began < 30
 
 
-def test_kernels_are_compiled_beside_the_step(trace, started, monkeypatch):
+@pytest.fixture
+def compiled_code(tmp_path, monkeypatch):
+    """An empty folder for what torch compiles."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+
+def test_torchs_processes_are_started_ahead_where_nothing_was_compiled(compiled_code, monkeypatch):
+    began = []
+    monkeypatch.setattr("gcfed.engines.recorder.start_compiler", lambda: began.append(1))
+    monkeypatch.setattr("gcfed.engines.recorder._keep_compiled_code", lambda _: None)
+    prepare = prepare_to_compile.__wrapped__  # which does so once in a process
+    prepare(torch.device("cuda"))
+    assert began == [1]
+    CompiledNote("a step").write()
+    prepare(torch.device("cuda"))
+    assert began == [1]
+
+
+def test_torchs_processes_are_started_where_a_step_is_new(compiled_code, monkeypatch):
+    from torch._inductor import config
+
+    said = []
+
+    def inductor(trace, examples):
+        said.append("alone" if config.compile_threads == 1 else "by processes")
+        if fails:
+            raise ZeroDivisionError
+        return trace
+
+    monkeypatch.setattr(config, "compile_threads", 2)
+    monkeypatch.setattr("gcfed.engines.recorder.start_compiler", lambda: said.append("start"))
+    monkeypatch.setattr("gcfed.engines.recorder.inductor", inductor)
+    recorder = CudaRecorder(torch.device("cuda"))
+    sine, cosine, tangent = (make_fx(fn)(torch.ones(2)) for fn in (torch.sin, torch.cos, torch.tan))
+    new, known, fails = ["start", "by processes"], ["alone"], False
+    for each, expected in ((sine, new), (sine, known), (cosine, new), (sine, known)):
+        assert recorder.compile(each, None) is each
+        assert said == expected and config.compile_threads == 2
+        said.clear()
+    fails = True
+    for _ in range(2):  # what failed was not compiled
+        with pytest.raises(ZeroDivisionError):
+            recorder.compile(tangent, None)
+        assert said == new
+        said.clear()
+
+
+def test_kernels_are_compiled_beside_the_step(trace, started, compiled_code, monkeypatch):
     during = []
 
     def inductor(trace, examples):

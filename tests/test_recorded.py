@@ -29,7 +29,7 @@ from gcfed.simulation.side_stream import SideStream
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch):
     """The compiler's processes are not started: a thread would keep the tests' own from forking."""
-    monkeypatch.setattr("gcfed.engines.recorder.start_compiler", lambda: None)
+    monkeypatch.setattr("gcfed.engines.graphs.prepare_to_compile", lambda device: None)
 
 
 class StandIn(Recorder):

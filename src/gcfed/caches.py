@@ -1,7 +1,9 @@
 """The folder in which things are kept that can be fetched or made again."""
 
+import hashlib
 import os
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -24,3 +26,31 @@ def keep_compiled_code(torch_version: str, device: str) -> None:
     folder = cache_dir() / "compiled" / kind
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
+
+
+class CompiledNote:
+    """That some code was compiled before, beside what torch keeps of it.
+
+    Who deletes the one deletes the other.
+    """
+
+    def __init__(self, code: str) -> None:
+        self._path = _notes() / hashlib.sha256(code.encode()).hexdigest()
+
+    @staticmethod
+    def is_first() -> bool:
+        """Whether nothing was compiled before."""
+        return not _notes().exists()
+
+    def is_there(self) -> bool:
+        return self._path.exists()
+
+    def write(self) -> None:
+        """Leave the note; where the disk takes none, the next start is slower."""
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch()
+
+
+def _notes() -> Path:
+    return Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "gcfed"

@@ -20,6 +20,7 @@ from gcfed.cli.options import (
     path_option,
     setting_option,
 )
+from gcfed.cuda_start import start_cuda
 from gcfed.errors import InputError
 from gcfed.files import refuse_existing
 from gcfed.garbage import unsearched
@@ -90,6 +91,10 @@ def run(
         gcfed run --algorithm 'fedlc(tau=0.1) + gcfed' --alpha 0.05 --set lr=0.05
         gcfed run runs/x/config.toml --engine sequential --out again
     """
+    assigned = any(each.startswith("device") for each in set_ or [])
+    if device is not None or (config is None and not assigned):
+        start_cuda(device or "auto")
+
     from gcfed.cli import training
     from gcfed.config.settings import make
     from gcfed.runs.store import RunStore

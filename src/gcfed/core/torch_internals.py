@@ -162,6 +162,16 @@ def start_compiler() -> None:
         start()
 
 
+def without_processes() -> AbstractContextManager[object]:
+    """Inside, torch's compiler starts no processes, as it else does even for what it has compiled.
+
+    Whoever starts them waits at its end until they have imported torch.
+    """
+    from torch._inductor import config
+
+    return cast(AbstractContextManager[object], config.patch(compile_threads=1))
+
+
 def make_core_fx(fn: Callable[..., object]) -> Callable[..., GraphModule]:
     """`make_fx`, with large operations taken apart as torch's compiler wants them."""
     from torch._inductor import lowering  # noqa: F401 (pooling is taken apart by its help)

@@ -22,7 +22,7 @@ from gcfed.engines.lineup import (
     over_clients,
     own,
 )
-from gcfed.engines.recorder import Body, CudaRecorder, Recorder, start_compilers
+from gcfed.engines.recorder import Body, CudaRecorder, Recorder, prepare_to_compile
 from gcfed.engines.tracing import Compiler
 from gcfed.garbage import unsearched
 
@@ -61,7 +61,7 @@ class GraphEngine(Engine):
     def recorder_on(self, device: torch.device) -> Recorder | None:
         if device.type != "cuda":
             return None
-        start_compilers()
+        prepare_to_compile(device)
         return CudaRecorder(device)
 
     def _replay(self, lineup: Lineup, recorder: Recorder) -> list[Trained]:

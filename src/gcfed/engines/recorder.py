@@ -3,16 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from gcfed.caches import keep_compiled_code
+from gcfed.caches import CompiledNote, keep_compiled_code
 from gcfed.core import tree
-from gcfed.core.torch_internals import copy_all, start_compiler
+from gcfed.core.torch_internals import copy_all, start_compiler, without_processes
 from gcfed.engines.tracing import inductor
 from gcfed.garbage import unsearched
 from gcfed.kernels.precompiling import hash_triton, kernels_compiled
@@ -73,11 +73,18 @@ class Recording(Generic[T]):
         return self._made[0]
 
 
-def start_compilers() -> None:
+@cache
+def prepare_to_compile(device: torch.device) -> None:
     """Begin with what compiling takes, once, so that it is there when it is needed."""
+    _keep_compiled_code(device)
     with suppress(ImportError):  # where there is no Triton
         hash_triton()
-    start_compiler()
+    if CompiledNote.is_first():
+        start_compiler()
+
+
+def _keep_compiled_code(device: torch.device) -> None:
+    keep_compiled_code(torch.__version__, torch.cuda.get_device_name(device))
 
 
 class CudaRecorder(Recorder):
@@ -92,12 +99,19 @@ class CudaRecorder(Recorder):
         self._device, self._own = device, stream
 
     def guard(self) -> AbstractContextManager[object]:
-        keep_compiled_code(torch.__version__, torch.cuda.get_device_name(self._device))
+        _keep_compiled_code(self._device)
         return torch.cuda.device(self._device)
 
     def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
+        note = CompiledNote(trace.code)
+        if note.is_there():
+            with without_processes(), kernels_compiled(trace):
+                return inductor(trace, examples)
+        start_compiler()
         with kernels_compiled(trace):
-            return inductor(trace, examples)
+            compiled = inductor(trace, examples)
+        note.write()
+        return compiled
 
     def branches(self, count: int) -> SideBySide:
         streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
