@@ -75,14 +75,18 @@ def test_a_torch_without_cuda_starts_none(torch, driver, monkeypatch):
     [
         ([], "auto"),
         (["--device", "cpu"], "cpu"),
+        (["--set", "lr=0.1", "--device", "cuda:1"], "cuda:1"),
         (["--set", "device=cpu"], None),
+        (["--set", "plugins=['mine.py']"], None),
+        (["--device", "cuda", "--plugin", "mine.py"], None),
         (["config.toml"], None),
-        (["config.toml", "--device", "cpu"], "cpu"),
+        (["config.toml", "--device", "cuda"], None),
     ],
 )
-def test_a_run_starts_it_where_the_device_is_known(gcfed, options, device, monkeypatch, tmp_path):
-    """Before torch is imported, so what a file of settings says is not read for it."""
-    monkeypatch.chdir(tmp_path)
+def test_a_run_starts_it_where_nothing_else_can_say_what_cuda_is_to_use(
+    gcfed, options, device, monkeypatch, tmp_path
+):
+    """A plugin may set CUDA_VISIBLE_DEVICES, and a file of settings may name plugins."""
     (tmp_path / "config.toml").write_text('device = "cpu"\n')
     began = []
     monkeypatch.setattr("gcfed.cli.run.start_cuda", began.append)

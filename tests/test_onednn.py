@@ -11,13 +11,14 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from gcfed import FederatedData, Model, TestSet, Workers, evaluate, parse, start
+from gcfed import FederatedData, Workers, fit, parse, start
 from gcfed.algorithms import GCFed
 from gcfed.core.torch_internals import onednn_linear
 from gcfed.engines.workers import _brief
 from gcfed.kernels import onednn
-from gcfed.kernels.onednn import OneDnnLinear, is_faster, multiply_by_onednn, pays, with_onednn
+from gcfed.kernels.onednn import is_faster, multiply_by_onednn, pays
 from gcfed.kernels.simplifying import simplify
+from gcfed.runs.provenance import environment
 from gcfed.simulation.round import prepare
 
 needs_onednn = pytest.mark.skipif(onednn_linear() is None, reason="torch is without oneDNN")
@@ -111,8 +112,6 @@ def test_other_dtypes_stay_with_torch(dtype, chosen):
     x, w = (single(*shape).to(dtype) for shape in ((5, 7), (7, 3)))
     module = rewritten(torch.mm, x, w)
     assert called(module) == ["aten.mm.default"]
-    layer = nn.Linear(7, 3).to(dtype)
-    assert torch.equal(OneDnnLinear(layer)(x), layer(x))
 
 
 @pytest.mark.parametrize("shape", [(0, 7, 3), (5, 0, 3), (5, 7, 0)])
@@ -220,60 +219,49 @@ def test_any_number_of_processes_gives_the_same_bits(run, small, chosen):
         assert all(torch.equal(other[n], w) for n, w in found[0].items())
 
 
-def test_sequential_stays_as_it_is(make_setup, small, chosen):
-    setup = make_setup(GCFed(), engine="sequential", **small)
+@pytest.mark.parametrize("engine", ["sequential", "workers"])
+def test_evaluations_are_those_of_the_plain_model(engine, make_setup, small, chosen):
+    """Its own code may take gradients, or look at its layers: nothing in it is exchanged."""
+    setup = make_setup(GCFed(), engine=engine, **small)
     assert setup.test_task is setup.client_task
 
 
-# evaluation
+class TwoNames(nn.Module):
+    """A part of it has two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(20, 12), nn.Tanh())
+        self.head, self.features = nn.Linear(12, 5), self.encoder
+
+    def forward(self, x):
+        return self.head(self.encoder(x))
 
 
 @needs_onednn
-@pytest.mark.parametrize("shape", [(6, 7), (2, 3, 7), (7,), (4, 2, 14)], ids=str)
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_of_an_evaluation_is_the_layer(shape, bias, chosen, monkeypatch):
-    layer, x = nn.Linear(7, 5, bias=bias).float(), single(*shape)
-    x = x[..., ::2] if shape[-1] == 14 else x
-    if bias:
-        layer.bias = nn.Parameter(single(10)[::2])  # no row in memory
-    calls = []
-    monkeypatch.setattr(
-        onednn, "onednn_linear", lambda: lambda *a: (calls.append(a), onednn_linear()(*a))[1]
-    )
-    with torch.no_grad():
-        torch.testing.assert_close(OneDnnLinear(layer)(x), layer(x), atol=1e-6, rtol=1e-5)
-    assert len(calls) == 1
+def test_modules_under_two_names_are_trained_and_judged(chosen):
+    x, y = single(60, 20), torch.arange(60) % 5
+    scores = []
+    for engine in ("sequential", "workers(processes=2)"):
+        module = TwoNames().float()
+        for weight in module.parameters():
+            nn.init.constant_(weight, 0.01)
+        history = fit(
+            module, (x, y), test=(x, y), engine=engine, clients=4, cohort=3, rounds=2, device="cpu"
+        )
+        scores.append(history["test_loss"])
+    assert scores[1] == pytest.approx(scores[0], abs=1e-5)
 
 
-@needs_onednn
-def test_an_evaluation_has_the_scores_of_the_plain_one(make_setup, small, close, chosen):
-    test = TestSet(small["data"].x, small["data"].y)
-    setups = [make_setup(GCFed(), engine=engine, **small) for engine in ("sequential", "workers")]
-    assert setups[1].test_task.model.replaced == ["fc1", "fc2"]
-    plain, ours = (evaluate(setup, start(setup).server, test) for setup in setups)
-    assert ours == pytest.approx(plain, abs=1e-6)
-    assert evaluate(setups[1], start(setups[1]).server, test) == ours
-
-
-def test_layers_with_hooks_and_of_other_kinds_are_left(make_setup, small, chosen):
-    class Other(nn.Linear):
-        pass
-
-    module = small["module"]
-    module.fc1.register_forward_hook(lambda *_: None)
-    module.fc2 = Other(12, 5).float()
-    assert with_onednn(make_setup(GCFed(), **small).client_task).model.replaced == []
-
-
-def test_where_it_is_not_faster_the_task_is_the_same(make_setup, small, monkeypatch):
-    monkeypatch.setattr(onednn, "is_faster", lambda: False)
-    task = make_setup(GCFed(), **small).client_task
-    assert with_onednn(task) is task
-
-
-def test_features_are_read_where_a_layer_was_replaced(small, chosen):
-    model, x = Model(small["module"]), small["data"].x[:4]
-    twin = model.rewritten(onednn._exchange_linears)
-    outs = [m(m.params, x, buffers={}, train=False)[0] for m in (model, twin)]
-    torch.testing.assert_close(outs[0].features, outs[1].features, atol=1e-6, rtol=1e-5)
-    assert outs[1].features.shape == (4, 12)
+@pytest.mark.parametrize(
+    ("engine", "faster", "said"),
+    [
+        ("workers", True, "by oneDNN"),
+        ("workers", False, "by torch"),
+        ("sequential", True, "by torch"),
+        ("vectorized", True, "by torch"),
+    ],
+)
+def test_an_engine_says_who_multiplies(engine, faster, said, make_setup, monkeypatch):
+    monkeypatch.setattr("gcfed.engines.workers.is_faster", lambda: faster)
+    assert environment(make_setup(GCFed(), engine=engine))["products"] == said

@@ -260,15 +260,25 @@ def test_torchs_processes_are_started_where_a_step_is_new(compiled_code, monkeyp
     sine, cosine, tangent = (make_fx(fn)(torch.ones(2)) for fn in (torch.sin, torch.cos, torch.tan))
     new, known, fails = ["start", "by processes"], ["alone"], False
     for each, expected in ((sine, new), (sine, known), (cosine, new), (sine, known)):
-        assert recorder.compile(each, None) is each
+        assert recorder.compile(each, [torch.ones(2)]) is each
         assert said == expected and config.compile_threads == 2
         said.clear()
     fails = True
     for _ in range(2):  # what failed was not compiled
         with pytest.raises(ZeroDivisionError):
-            recorder.compile(tangent, None)
+            recorder.compile(tangent, [torch.ones(2)])
         assert said == new
         said.clear()
+
+
+def test_what_torch_compiles_when_it_is_first_called_is_not_noted(compiled_code, monkeypatch):
+    began = []
+    monkeypatch.setattr("gcfed.engines.recorder.start_compiler", lambda: began.append(1))
+    monkeypatch.setattr("gcfed.engines.recorder.inductor", lambda trace, examples: trace)
+    sine = make_fx(torch.sin)(torch.ones(2))
+    for count in (1, 2):
+        CudaRecorder(torch.device("cuda")).compile(sine, None)
+        assert len(began) == count and CompiledNote.is_first()
 
 
 def test_kernels_are_compiled_beside_the_step(trace, started, compiled_code, monkeypatch):

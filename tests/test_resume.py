@@ -547,13 +547,24 @@ def test_what_a_run_is_made_of_must_not_have_changed(tmp_path):
 )
 def test_who_multiplied_is_compared(then, faster, said, tmp_path, monkeypatch):
     """A run that does not say was made when torch itself always did."""
-    broken_off(small(), tmp_path / "a", 3)
+    config = small(engine="workers(processes=1)")
+    broken_off(config, tmp_path / "a", 3)
     made = json.loads((tmp_path / "a" / "provenance.json").read_text())
     del made["products"]
     (tmp_path / "a" / "provenance.json").write_text(json.dumps({**made, **then}))
-    monkeypatch.setattr("gcfed.runs.provenance.is_faster", lambda: faster)
+    monkeypatch.setattr("gcfed.engines.workers.is_faster", lambda: faster)
     with pytest.warns(UserWarning, match=f"{said}: last bits may differ"):
         resume(tmp_path / "a")
+
+
+@pytest.mark.filterwarnings("error")
+def test_who_multiplies_matters_only_where_the_engine_asks(tmp_path, monkeypatch):
+    monkeypatch.setattr("gcfed.engines.workers.is_faster", lambda: True)
+    broken_off(small(), tmp_path / "a", 3)
+    made = json.loads((tmp_path / "a" / "provenance.json").read_text())
+    assert made.pop("products") == "by torch"
+    (tmp_path / "a" / "provenance.json").write_text(json.dumps(made))
+    resume(tmp_path / "a")
 
 
 def test_the_recorded_engine_threads_and_device_are_used(tmp_path):

@@ -62,6 +62,10 @@ class RayWorkers(Engine):
             self.close()  # what its workers are at is not known
             raise
 
+    @property
+    def products(self) -> str:
+        return self._local.products
+
     def test_task(self, task: ClientTask) -> ClientTask:
         return self._local.test_task(task)
 

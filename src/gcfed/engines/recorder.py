@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, cached_property
 from typing import Any, Generic, TypeVar
 
@@ -103,14 +103,14 @@ class CudaRecorder(Recorder):
         return torch.cuda.device(self._device)
 
     def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
-        note = CompiledNote(trace.code)
-        if note.is_there():
-            with without_processes(), kernels_compiled(trace):
-                return inductor(trace, examples)
-        start_compiler()
-        with kernels_compiled(trace):
+        note, at_once = CompiledNote(trace.code), examples is not None
+        known = at_once and note.is_there()
+        if not known:
+            start_compiler()
+        with without_processes() if known else nullcontext(), kernels_compiled(trace):
             compiled = inductor(trace, examples)
-        note.write()
+        if at_once:  # else torch compiles it when it is first called
+            note.write()
         return compiled
 
     def branches(self, count: int) -> SideBySide:

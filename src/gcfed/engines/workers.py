@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from gcfed.core import tree
-from gcfed.core.client import RECEIVED, ClientTask, Job, Trained
+from gcfed.core.client import RECEIVED, Job, Trained
 from gcfed.engines.engine import Engine
 from gcfed.engines.fresh_worker import packed, start_fresh
 from gcfed.engines.lineup import common_task, copy
@@ -21,7 +21,7 @@ from gcfed.engines.worker_program import (
 )
 from gcfed.errors import InputError, reason
 from gcfed.kernels.layout import ChannelsLast
-from gcfed.kernels.onednn import with_onednn
+from gcfed.kernels.onednn import is_faster
 from gcfed.processes import WorkerPool, available_cores, can_fork, fork, threads
 
 
@@ -52,8 +52,9 @@ class Workers(Engine):
             self.close()  # what its processes are at is not known
             raise
 
-    def test_task(self, task: ClientTask) -> ClientTask:
-        return with_onednn(task)
+    @property
+    def products(self) -> str:
+        return "by oneDNN" if is_faster() else "by torch"
 
     def beside(self) -> AbstractContextManager[object]:
         """With one thread: others of torch's would wait on the cores that train, and take them."""

@@ -4,17 +4,13 @@ Torch multiplies matrices by Intel's MKL, which keeps to AVX2 on the CPUs of AMD
 torch does convolutions, uses AVX-512 on them too and is about twice as fast.
 """
 
-from dataclasses import replace
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Graph, Node
-from torch.nn import functional
 
-from gcfed.core.client import ClientTask
-from gcfed.core.passes import replace_modules
-from gcfed.core.torch_internals import has_hooks, onednn_linear
+from gcfed.core.torch_internals import onednn_linear
 from gcfed.processes import cpu_vendor
 
 TURN = torch.ops.aten.t.default
@@ -75,36 +71,3 @@ def _replace(graph: Graph, product: Node, x: Node, w: Node, bias: Node | None = 
     new.meta = product.meta
     product.replace_all_uses_with(new)
     graph.erase_node(product)
-
-
-class OneDnnLinear(nn.Module):
-    """A plain `nn.Linear` of which no gradient is taken, by oneDNN where it has enough to do."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs, inputs = self.weight.shape
-        if not pays(x.shape[:-1].numel(), inputs, outputs, x.dtype):
-            return functional.linear(x, self.weight, self.bias)
-        bias = None if self.bias is None else self.bias.contiguous()
-        y: Tensor = onednn_linear()(x, self.weight, bias, "none", [], "")
-        return y
-
-
-def with_onednn(task: ClientTask) -> ClientTask:
-    """The task with linear layers for evaluation by oneDNN, where that is faster; else as it is."""
-    on_cpu = all(w.device.type == "cpu" for w in task.model.params.values())
-    if not (on_cpu and is_faster()):
-        return task
-    return replace(task, model=task.model.rewritten(_exchange_linears))
-
-
-def _exchange_linears(module: nn.Module) -> tuple[nn.Module, list[str]]:
-    return replace_modules(module, _exchanged)
-
-
-def _exchanged(name: str, layer: nn.Module) -> nn.Module | None:
-    plain = type(layer) is nn.Linear and not has_hooks(layer)  # they would be lost
-    return OneDnnLinear(layer) if plain else None  # type: ignore[arg-type]

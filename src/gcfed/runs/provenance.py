@@ -15,8 +15,8 @@ import torch
 
 from gcfed.config.build import Experiment
 from gcfed.config.identity import digest
-from gcfed.kernels.onednn import is_faster
 from gcfed.simulation.lines import weights_sha256
+from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import start
 
 PACKAGE = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def provenance(
     setup = experiment.setup
     server = start(setup).server
     return {
-        **environment(setup.device),
+        **environment(setup),
         "engine": setup.chosen.name,
         "engine_reason": setup.chosen.reason,
         "seeds_together": [e.config.seed for e in together.values()],
@@ -49,11 +49,10 @@ def provenance(
     }
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """The versions, the machine and the command that a run is made with.
-
-    ``products`` says who multiplies large matrices for the engine ``workers``.
-    """
+def environment(setup: Setup) -> dict[str, Any]:
+    """The versions, the machine and the command that a run is made with."""
+    device = setup.device
+    on_cpu = {"products": setup.chosen.make().products} if device.type == "cpu" else {}
     return {
         "gcfed": version("gcfed"),
         "commit": _commit(),
@@ -63,7 +62,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
-        "products": "by oneDNN" if device.type == "cpu" and is_faster() else "by torch",
+        **on_cpu,
         "command": sys.argv,
     }
 

@@ -110,12 +110,12 @@ def recorded_threads(run: Run) -> AbstractContextManager[None]:
 
 
 def _warn_of_changes(run: Run, experiment: Experiment) -> None:
-    now = environment(experiment.setup.device)
-    began = {what: run.provenance[what] for what in ("gcfed", "torch", "device")}
-    began["products"] = run.provenance.get("products", "by torch")  # older runs do not say
-    for what, then in began.items():
-        if now[what] != then:
-            changed = f"began with {what} {then}, and this is {now[what]}"
+    now = environment(experiment.setup)
+    compared = {what: (run.provenance[what], now[what]) for what in ("gcfed", "torch", "device")}
+    products = tuple(made.get("products", "by torch") for made in (run.provenance, now))
+    for what, (then, here) in (compared | {"products": products}).items():
+        if here != then:
+            changed = f"began with {what} {then}, and this is {here}"
             warnings.warn(f"{run.path} {changed}: last bits may differ", stacklevel=2)
 
 
@@ -173,7 +173,7 @@ def _load(
 def _describe(run: Run, writer: RunWriter) -> None:
     """Record that, where and with what a run was resumed, and how many rounds it shall have."""
     made, setup = run.provenance, writer.experiment.setup
-    here = {"after_rounds": writer.snapshot.round + 1, **environment(setup.device)}
+    here = {"after_rounds": writer.snapshot.round + 1, **environment(setup)}
     resumed = {"resumed": [*made.get("resumed", []), here]}
     write_json(run.path / directory.PROVENANCE, with_seal({**made, **resumed}))
     config = run.config.model_copy(update={"rounds": setup.schedule.rounds})
