@@ -43,26 +43,21 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        save_noise(folder / "noise.npz")
+        save_noise(noise := folder / "noise.npz")
         env = os.environ | {"GCFED_CACHE": str(folder / "cache")}
         floor = ["-c", f"import torch; torch.zeros(1, device={options.device!r}).tolist()"]
         (_, first), (_, again) = seconds(floor, env), seconds(floor, env)
         print(f"floor            {first:6.1f} s, again {again:.1f}")
         for i in range(1 + options.again):
-            command = [
-                "-m",
-                "gcfed",
-                "run",
-                "--dataset",
-                f"npz(path={str(folder / 'noise.npz')!r})",
-            ]
-            command += ["--rounds", "1", "--out", str(folder / f"run{i}")]
+            out = folder / f"run{i}"
+            command = ["-m", "gcfed", "run", "--rounds", "1", "--out", str(out)]
+            command += ["--dataset", f"npz(path={str(noise)!r})"]
             for key in ("device", "algorithm", "model"):
                 command += [f"--{key}", getattr(options, key)]
             command += ["--set", f"precision={options.precision}"]
             name = "compiled before" if i else "nothing compiled"
             began, whole = seconds(command, env)
-            line = (folder / f"run{i}" / "rounds.jsonl").stat().st_mtime - began
+            line = (out / "rounds.jsonl").stat().st_mtime - began
             print(f"{name:16} {line:6.1f} s to the line of round 1, {whole:.1f} to the end")
 
 

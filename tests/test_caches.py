@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcfed.caches import CompiledNote, cache_dir, keep_compiled_code
+from gcfed.caches import CompiledNote, cache_dir, keep_compiled_code, nothing_is_compiled
 from gcfed.data import data_dir
 
 COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -45,10 +45,10 @@ def test_compiled_code_is_kept_by_version_and_device(monkeypatch, tmp_path):
 
 def test_what_was_compiled_is_noted_beside_it(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "code"))
-    assert not CompiledNote("a step").is_there() and CompiledNote.is_first()
+    assert not CompiledNote("a step").is_there() and nothing_is_compiled()
     CompiledNote("a step").write()
     CompiledNote("a step").write()
-    assert not CompiledNote.is_first()
+    assert not nothing_is_compiled()
     assert CompiledNote("a step").is_there() and not CompiledNote("another").is_there()
     shutil.rmtree(tmp_path / "code")
     assert not CompiledNote("a step").is_there()

@@ -7,11 +7,10 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from gcfed import FederatedData, Workers, fit, parse, start
+from gcfed import FederatedData, Workers, parse, start
 from gcfed.algorithms import GCFed
 from gcfed.core.torch_internals import onednn_linear
 from gcfed.engines.workers import _brief
@@ -224,33 +223,6 @@ def test_evaluations_are_those_of_the_plain_model(engine, make_setup, small, cho
     """Its own code may take gradients, or look at its layers: nothing in it is exchanged."""
     setup = make_setup(GCFed(), engine=engine, **small)
     assert setup.test_task is setup.client_task
-
-
-class TwoNames(nn.Module):
-    """A part of it has two names."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(20, 12), nn.Tanh())
-        self.head, self.features = nn.Linear(12, 5), self.encoder
-
-    def forward(self, x):
-        return self.head(self.encoder(x))
-
-
-@needs_onednn
-def test_modules_under_two_names_are_trained_and_judged(chosen):
-    x, y = single(60, 20), torch.arange(60) % 5
-    scores = []
-    for engine in ("sequential", "workers(processes=2)"):
-        module = TwoNames().float()
-        for weight in module.parameters():
-            nn.init.constant_(weight, 0.01)
-        history = fit(
-            module, (x, y), test=(x, y), engine=engine, clients=4, cohort=3, rounds=2, device="cpu"
-        )
-        scores.append(history["test_loss"])
-    assert scores[1] == pytest.approx(scores[0], abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -29,18 +29,13 @@ def keep_compiled_code(torch_version: str, device: str) -> None:
 
 
 class CompiledNote:
-    """That some code was compiled before, beside what torch keeps of it.
+    """A file that says that some code was compiled before.
 
-    Who deletes the one deletes the other.
+    It lies in torch's folder of compiled code, so that both are deleted together.
     """
 
     def __init__(self, code: str) -> None:
         self._path = _notes() / hashlib.sha256(code.encode()).hexdigest()
-
-    @staticmethod
-    def is_first() -> bool:
-        """Whether nothing was compiled before."""
-        return not _notes().exists()
 
     def is_there(self) -> bool:
         return self._path.exists()
@@ -50,6 +45,11 @@ class CompiledNote:
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch()
+
+
+def nothing_is_compiled() -> bool:
+    """Whether there is no note at all."""
+    return not _notes().exists()
 
 
 def _notes() -> Path:

@@ -1,4 +1,4 @@
-"""CUDA's first use, which takes half a second and more, begun while Python imports."""
+"""The start of CUDA, which takes half a second or more, beside the import of torch."""
 
 import ctypes
 import re

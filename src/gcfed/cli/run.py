@@ -91,8 +91,8 @@ def run(
         gcfed run --algorithm 'fedlc(tau=0.1) + gcfed' --alpha 0.05 --set lr=0.05
         gcfed run runs/x/config.toml --engine sequential --out again
     """
-    said = any(each.startswith(("device", "plugins")) for each in set_ or [])
-    if config is None and not plugin and not said:  # else these may say what CUDA is to use
+    assigned = any(each.startswith(("device", "plugins")) for each in set_ or [])
+    if config is None and not plugin and not assigned:  # a plugin may choose among the GPUs
         start_cuda(device or "auto")
 
     from gcfed.cli import training

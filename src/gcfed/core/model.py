@@ -25,6 +25,7 @@ from gcfed.core.roles import (
     layers_with_weights,
     module_called_head,
     roles_of,
+    ties_of,
 )
 from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs, Output
@@ -94,7 +95,7 @@ class Model:
         self._set_head(module, declared or owned or _linears(module)[-1:])
         self.uncast = _uncast(module) & self.params.keys()
         self._shells = {True: copy.deepcopy(module).train(), False: module.eval()}
-        self._ties = _ties(module)
+        self._ties = ties_of(module)
         device = next((w.device for w in weights.values() if not w.is_meta), None)
         self.evaluation_key = keys.key(0).to(device)  # by which it draws when it is judged
 
@@ -134,8 +135,8 @@ class Model:
         values |= {other: values[name] for other, name in self._ties.items() if name in values}
         drawing = KeyedRun(key) if train or key is not None else nullcontext()
         with self._watch(train) as seen, drawing:
-            # what the module replaces is replaced in these values too; told what is tied, torch
-            # would not put back what a module held that stands in two places
+            # what the module replaces is replaced in these values too; torch's own search for what
+            # is tied does not restore a module that stands in two places
             out = output(functional_call(shell, values, *arguments(shell, x), tie_weights=False))
         if train:
             buffers = _left(buffers, values)
@@ -179,7 +180,7 @@ class Model:
             if before != {name for name, _ in shell.named_parameters()}:
                 raise InputError(f"a pass keeps the names of parameters; {change!r} changes them")
             twin._shells[mode] = shell.train(mode)
-        twin.replaced, twin._ties = [*self.replaced, *changed], _ties(shell)
+        twin.replaced, twin._ties = [*self.replaced, *changed], ties_of(shell)
         twin.uncast = _uncast(shell) & self.params.keys()
         return twin
 
@@ -277,24 +278,6 @@ def _left(buffers: Tree, values: Mapping[str, Any]) -> Tree:
 def shown(name: str, module: nn.Module) -> str:
     """A module inside a model as messages name it: by its path and its class."""
     return f"{name or 'the model'} ({type(module).__name__})"
-
-
-def _ties(module: nn.Module) -> dict[str, str]:
-    """The first name of each tensor that is in several places, by the other places' names.
-
-    A module that stands in two places holds its tensors in one.
-    """
-    first: dict[Tensor, str] = {}
-    ties: dict[str, str] = {}
-    for path, part in module.named_modules():
-        held = [
-            *part.named_parameters(recurse=False, remove_duplicate=False),
-            *part.named_buffers(recurse=False, remove_duplicate=False),
-        ]
-        for name, tensor in held:
-            place = f"{path}.{name}".strip(".")
-            ties[place] = first.setdefault(tensor, place)
-    return {place: name for place, name in ties.items() if place != name}
 
 
 def _linears(module: nn.Module) -> list[str]:

@@ -190,3 +190,21 @@ def _concerned(name: str, role: Role, every: Mapping[str, Tensor]) -> list[Tenso
 def _fits(role: Role, shape: torch.Size) -> bool:
     last = 1 if role.kind == "convolution" else len(shape) - 1
     return len(shape) > 1 and role.output_axis <= last and shape[0] % role.groups == 0
+
+
+def ties_of(module: nn.Module) -> dict[str, str]:
+    """The other names of tensors that several modules hold, each with the tensor's first name.
+
+    A module that is registered under two names holds its tensors once.
+    """
+    first: dict[Tensor, str] = {}
+    names: dict[str, str] = {}
+    for path, part in module.named_modules():
+        held = [
+            *part.named_parameters(recurse=False, remove_duplicate=False),
+            *part.named_buffers(recurse=False, remove_duplicate=False),
+        ]
+        for name, tensor in held:
+            whole = f"{path}.{name}".strip(".")
+            names[whole] = first.setdefault(tensor, whole)
+    return {name: other for name, other in names.items() if name != other}

@@ -163,9 +163,10 @@ def start_compiler() -> None:
 
 
 def without_processes() -> AbstractContextManager[object]:
-    """Inside, torch's compiler starts no processes, as it else does even for what it has compiled.
+    """Inside, torch's compiler works in this process alone.
 
-    Whoever starts them waits at its end until they have imported torch.
+    It would otherwise start processes even where it finds everything compiled, and wait at exit
+    until they have imported torch.
     """
     from torch._inductor import config
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from gcfed.caches import CompiledNote, keep_compiled_code
+from gcfed.caches import CompiledNote, keep_compiled_code, nothing_is_compiled
 from gcfed.core import tree
 from gcfed.core.torch_internals import copy_all, start_compiler, without_processes
 from gcfed.engines.tracing import inductor
@@ -79,7 +79,7 @@ def prepare_to_compile(device: torch.device) -> None:
     _keep_compiled_code(device)
     with suppress(ImportError):  # where there is no Triton
         hash_triton()
-    if CompiledNote.is_first():
+    if nothing_is_compiled():
         start_compiler()
 
 

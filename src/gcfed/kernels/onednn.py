@@ -25,7 +25,7 @@ To call oneDNN takes 10 us, and matrices that are nearly vectors suit it less.
 
 @cache
 def is_faster() -> bool:
-    """Whether oneDNN is the faster one on this machine: by what it is, so as not to be timed."""
+    """Whether oneDNN is the faster one: decided by the kind of CPU, for what is timed varies."""
     return (
         onednn_linear() is not None
         and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]

@@ -110,12 +110,12 @@ def recorded_threads(run: Run) -> AbstractContextManager[None]:
 
 
 def _warn_of_changes(run: Run, experiment: Experiment) -> None:
-    now = environment(experiment.setup)
-    compared = {what: (run.provenance[what], now[what]) for what in ("gcfed", "torch", "device")}
-    products = tuple(made.get("products", "by torch") for made in (run.provenance, now))
-    for what, (then, here) in (compared | {"products": products}).items():
-        if here != then:
-            changed = f"began with {what} {then}, and this is {here}"
+    both = (run.provenance, environment(experiment.setup))
+    values = {what: [made[what] for made in both] for what in ("gcfed", "torch", "device")}
+    values["products"] = [made.get("products", "by torch") for made in both]  # or it is not said
+    for what, (then, now) in values.items():
+        if now != then:
+            changed = f"began with {what} {then}, and this is {now}"
             warnings.warn(f"{run.path} {changed}: last bits may differ", stacklevel=2)
 
 
