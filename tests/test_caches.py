@@ -1,9 +1,11 @@
 """Where data and compiled code are kept, and what a start does not import for nothing."""
 
+import getpass
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,11 +45,42 @@ def test_compiled_code_is_kept_by_version_and_device(monkeypatch, tmp_path):
     assert os.environ["TRITON_CACHE_DIR"] == "/as/the/user/says"
 
 
+def test_torchs_own_folder_is_nobodys_choice(tmp_path):
+    """The import of its compiler names it, so what is kept would be gone with the next restart."""
+    code = (
+        "import os\n"
+        "import torch._dynamo\n"
+        "from gcfed.caches import keep_compiled_code\n"
+        "print(os.environ['TORCHINDUCTOR_CACHE_DIR'])\n"
+        "keep_compiled_code('2', 'a card')\n"
+        "print(os.environ['TORCHINDUCTOR_CACHE_DIR'])\n"
+    )
+    env = {**os.environ, "GCFED_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    torchs, ours = done.stdout.splitlines()
+    assert Path(torchs).name.startswith("torchinductor_")
+    assert ours == str(tmp_path / "compiled" / "torch-2-a-card" / "inductor")
+
+
+def test_a_folder_like_torchs_own_is_somebodys_choice(monkeypatch, tmp_path):
+    monkeypatch.setenv("GCFED_CACHE", str(tmp_path))
+    mine = f"{tempfile.gettempdir()}/torchinductor_of_mine"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", mine)
+    torchs = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}/triton/0"
+    monkeypatch.setenv("TRITON_CACHE_DIR", torchs)
+    keep_compiled_code("2", "a card")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == mine
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "compiled/torch-2-a-card/triton")
+
+
 def test_what_was_compiled_is_noted_beside_it(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "code"))
     assert not CompiledNote("a step").is_there() and nothing_is_compiled()
     CompiledNote("a step").write()
-    CompiledNote("a step").write()
+    CompiledNote("a step").write("its code")
+    assert CompiledNote("a step").read() == "its code"
     assert not nothing_is_compiled()
     assert CompiledNote("a step").is_there() and not CompiledNote("another").is_there()
     shutil.rmtree(tmp_path / "code")
