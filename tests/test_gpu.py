@@ -1,5 +1,8 @@
 """What must hold on a GPU: `pytest -m gpu`.  An engine that falls back warns, and so fails."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -385,3 +388,30 @@ def test_operators_learn_as_the_layers_do(precision, tmp_path):
         found[engine] = [line["test_accuracy"] for line in lines(tmp_path / engine)]
     last = {engine: sum(values[-5:]) / 5 for engine, values in found.items()}
     assert last["fused"] > 0.5 and abs(last["fused"] - last["streams"]) < 0.03
+
+
+KEPT = """
+import sys
+from gcfed import Config, run
+run(Config(**{settings}), {folder!r})
+print("compiler:", "torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["gcfed", "moon", "fedsam + scaffold"])
+def test_a_step_is_found_again_by_another_process(algorithm, tmp_path):
+    """The first one compiles it; the second has the same bits, without torch's compiler."""
+    config = tiny(algorithm=algorithm, model="cnn", device="cuda", precision="bf16", engine="fused")
+    settings, found = config.model_dump(exclude_unset=True), []
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", KEPT.format(settings=settings, folder=str(folder))],
+            env={**os.environ, "GCFED_CACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout)
+    assert "compiler: True" in found[0] and "compiler: False" in found[1]
+    assert lines(tmp_path / "first") == lines(tmp_path / "second")

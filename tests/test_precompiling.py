@@ -9,12 +9,15 @@ import time
 import pytest
 import torch
 from leftovers import children, nothing_left
+from running import tiny
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
 pytest.importorskip("triton")
 
+from gcfed import Fused, Sequential
 from gcfed.caches import CompiledNote, nothing_is_compiled
+from gcfed.config.build import build
 from gcfed.core.torch_internals import make_fx, without_memory
 from gcfed.engines.any_number import PRIME
 from gcfed.engines.recorder import CudaRecorder, prepare_to_compile
@@ -206,6 +209,18 @@ def test_triton_is_hashed_once_and_beside(monkeypatch):
     assert precompiling.triton_version() == "hash"
     assert len(made) == 1 and made[0] is not threading.current_thread()
     precompiling.hash_triton.cache_clear()
+
+
+def test_triton_is_hashed_before_the_first_round(monkeypatch):
+    began, asked = [], []
+    monkeypatch.setattr("gcfed.engines.graphs.hash_triton", lambda: began.append(1))
+    for engine, device in ((Fused(), "cpu"), (Sequential(), "cuda"), (Fused(), "cuda")):
+        assert not began
+        engine.prepare(torch.device(device))
+    assert began == [1]
+    monkeypatch.setattr(Sequential, "prepare", lambda engine, device: asked.append(device))
+    build(tiny())
+    assert asked == [torch.device("cpu")]
 
 
 @pytest.mark.parametrize("patience", [60.0, 0.1])

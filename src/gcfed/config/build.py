@@ -185,6 +185,7 @@ def build(
         initial=initial,
         keep=kept_for(probes),
     )
+    setup.chosen.make().prepare(device)
     for probe in probes.values():
         probe.check(setup)
     if tried:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from gcfed.core import keys, tree
 from gcfed.core.algorithm import Algorithm
@@ -17,6 +16,7 @@ from gcfed.core.losses import Loss
 from gcfed.core.model import Model
 from gcfed.core.optimizer import Optimizer
 from gcfed.core.seeding import generators_seeded
+from gcfed.core.torch_internals import grad
 from gcfed.core.transfer import on_device
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Inputs, Output, Transform, Upload

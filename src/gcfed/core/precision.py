@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from gcfed.core.torch_internals import fills_new_memory, set_fills_new_memory
+from gcfed.core.torch_internals import be_deterministic, fills_new_memory, set_fills_new_memory
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
 
@@ -50,7 +50,7 @@ class TorchSettings(NamedTuple):
     def apply(self) -> None:
         torch.set_float32_matmul_precision(self.matmul)
         deterministic, warn_only = self.deterministic > 0, self.deterministic == 1
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        be_deterministic(deterministic, warn_only=warn_only)
         set_fills_new_memory(self.fills_new_memory)
         torch.set_default_dtype(self.dtype)
 

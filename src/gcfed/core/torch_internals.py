@@ -1,10 +1,11 @@
-"""What gcfed uses of torch that is private or experimental, all in this one module.
+"""What gcfed uses of torch that is private or experimental, here and in `compiled_code` alone.
 
 A new version of torch may change any of it without notice; a test holds that no other module of
 gcfed reaches for such things.
 """
 
 import copy
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
@@ -13,13 +14,112 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import eager_transforms
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.sgd import sgd as sgd
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import (
+    tree_flatten as tree_flatten,
+    tree_leaves as tree_leaves,
+    tree_map_only as tree_map_only,
+    tree_unflatten,
+)
+
+from gcfed.core.compiled_code import CompiledStep
 
 TRIED = ("2.11", "2.13")
 """The versions of torch with which all of this was seen to work: a GPU's, then a CPU's."""
+
+IS_TRIED = torch.__version__.startswith(tuple(f"{version}." for version in TRIED))
+
+
+def be_deterministic(always: bool, *, warn_only: bool) -> None:
+    """`torch.use_deterministic_algorithms`, which imports torch's compiler only to tell it so.
+
+    Where that is not there yet, it is told when it is first needed.
+    """
+    if INDUCTOR_SETTINGS in sys.modules:
+        torch.use_deterministic_algorithms(always, warn_only=warn_only)
+    else:
+        torch._C._set_deterministic_algorithms(always, warn_only=warn_only)
+
+
+INDUCTOR_SETTINGS = "torch._inductor.config"
+
+
+def compiler_settings() -> str:
+    """What somebody set of torch's compiler, which is nothing where it was not imported."""
+    if INDUCTOR_SETTINGS not in sys.modules:
+        return ""
+    config = cast(Any, import_module(INDUCTOR_SETTINGS))
+    usual = {name: entry.default for name, entry in config._config.items()}
+    now = config.get_config_copy()
+    usual["deterministic"] = now.get("deterministic")  # torch's own setting, asked for elsewhere
+    return "".join(f"{k}={v!r} " for k, v in now.items() if v != usual[k])
+
+
+def _tell_compiler() -> None:
+    """What `be_deterministic` could not tell torch's compiler."""
+    from torch._inductor import config
+
+    if hasattr(config, "deterministic"):  # not before torch 2.10
+        config.deterministic = torch.are_deterministic_algorithms_enabled()
+
+
+def grad(fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
+    """`torch.func.grad`, of a function of one tree, without the import of torch's compiler.
+
+    Torch imports it to switch off what nobody can have switched on before.
+    """
+
+    def gradient(tree: Any) -> Any:
+        if "torch._dynamo" not in sys.modules and IS_TRIED:
+            with suppress(NotANumberError):  # of which torch says what is wrong
+                return _grad(fn, tree, has_aux)
+        return torch.func.grad(fn, has_aux=has_aux)(tree)
+
+    return gradient
+
+
+class NotANumberError(Exception):
+    """What a gradient was asked for of is not one number, or has no other value beside it."""
+
+
+def _grad(fn: Callable[..., Any], tree: Any, has_aux: bool) -> Any:
+    transforms = cast(Any, eager_transforms)
+    no_hooks = torch.autograd.graph.disable_saved_tensors_hooks("torch.func.grad has no such hooks")
+    with no_hooks, transforms.grad_increment_nesting() as level, torch.enable_grad():
+        inputs = transforms._wrap_all_tensors(tree, level)
+        inputs = transforms._create_differentiable(inputs, level)
+        given = fn(inputs) if has_aux else (fn(inputs), None)
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise NotANumberError
+        value, aux = given
+        if not isinstance(value, Tensor) or value.dim():
+            raise NotANumberError
+        leaves, shape = tree_flatten(inputs)
+        grads: Sequence[Tensor | None] = [None] * len(leaves)
+        if value.requires_grad:
+            grads = torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True)
+        known = [
+            torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)
+        ]
+        made = tree_unflatten(known, shape)
+        return transforms._undo_create_differentiable((made, aux) if has_aux else made, level)
+
+
+class Listener(TorchDispatchMode):
+    """A mode whose ``__torch_dispatch__`` may be called without the import of torch's compiler."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def load_transforms() -> None:
@@ -55,6 +155,11 @@ def lengths(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
 def onednn_linear() -> Any:
     """oneDNN's ``x w^T + b``, of matrices in any layout and a contiguous bias; None without it."""
     return getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+
+
+def memory_of(x: Tensor) -> StorageWeakRef:
+    """What is equal for tensors in the same memory alone, also once that was freed."""
+    return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def versions(tensors: Iterable[Tensor]) -> list[int]:
@@ -102,10 +207,14 @@ UNSAID_WRITES = (
 """Operations that write into arguments, which are running statistics, and do not say so."""
 
 
+def writes(target: Any) -> bool:
+    """Whether an operation writes into its arguments."""
+    return bool(target._schema.is_mutable) or target in UNSAID_WRITES
+
+
 def is_pure(target: Any) -> bool:
     """Whether an operation writes into none of its arguments and draws no random numbers."""
-    writes = target._schema.is_mutable or target in UNSAID_WRITES
-    return not writes and torch.Tag.nondeterministic_seeded not in target.tags
+    return not writes(target) and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -148,7 +257,9 @@ def unknown_number(usual: int) -> Iterator[int]:
     shapes, source = ShapeEnv(), ConstantSource("number")
     symbol = shapes.create_symbol(usual, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     number = shapes.create_symintnode(symbol, hint=usual, source=source)
-    with FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True):
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    mode.cache_enabled = False  # what is found in it costs more than it saves
+    with mode:
         yield cast(int, number)
 
 
@@ -191,6 +302,7 @@ deterministic, as in `arithmetic`, nothing else that it times changes the order 
 
 def compile_for_one_number(trace: GraphModule) -> Callable[..., Any]:
     """Torch's compiler, for a trace on tensors as large as they will be."""
+    _tell_compiler()
     compiled: Callable[..., Any] = torch.compile(trace, dynamic=False, options=dict(UNTIMED))
     return compiled
 
@@ -201,6 +313,7 @@ def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Ca
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
+    _tell_compiler()
     mode = next(x.fake_mode for x in examples if isinstance(x, FakeTensor))
     with tracing(TracingContext(mode)), torch.no_grad(), config.patch(UNTIMED):
         if writes_last(trace.graph):
@@ -220,12 +333,12 @@ def _check_any_number(mode: FakeTensorMode) -> None:
 def writes_last(graph: Graph) -> bool:
     """Whether a trace gives nothing, and writes by copies into its arguments at its end alone."""
     *nodes, output = graph.nodes
-    writes = [n for n in nodes if is_operation(n.target) and n.target._schema.is_mutable]
+    written = [n for n in nodes if is_operation(n.target) and writes(n.target)]
     return (
         not any(output.args)
-        and nodes[len(nodes) - len(writes) :] == writes
-        and all(n.target is torch.ops.aten.copy_.default for n in writes)
-        and all(n.args[0].op == "placeholder" for n in writes)
+        and nodes[len(nodes) - len(written) :] == written
+        and all(n.target is torch.ops.aten.copy_.default for n in written)
+        and all(n.args[0].op == "placeholder" for n in written)
     )
 
 
@@ -250,6 +363,6 @@ def _compiled_at_once(
 
     own = GraphModule(trace, copy.deepcopy(trace.graph))  # which is changed
     with config.patch(post_grad_custom_pre_pass=Simplify()):
-        run = cast(Callable[..., Any], compile_fx_inner(own, examples, is_inference=True))
+        compiled = CompiledStep(compile_fx_inner(own, examples, is_inference=True))
     _check_any_number(mode)
-    return lambda *tensors: run(list(tensors))
+    return compiled

@@ -46,6 +46,9 @@ class Engine(ABC):
         """What records work on a device that goes on by itself; None where all is done at once."""
         return None
 
+    def prepare(self, device: torch.device) -> None:  # noqa: B027 (many engines need nothing)
+        """Begin, beside what comes before the first round, with what takes long on a device."""
+
     def close(self) -> None:  # noqa: B027 (many engines hold nothing)
         """Let go of processes, graphs and memory; the next call starts anew."""
 

@@ -3,6 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 
 import torch
@@ -25,6 +26,7 @@ from gcfed.engines.lineup import (
 from gcfed.engines.recorder import Body, CudaRecorder, Recorder, prepare_to_compile
 from gcfed.engines.tracing import Compiler
 from gcfed.garbage import unsearched
+from gcfed.kernels.precompiling import hash_triton
 
 
 class GraphEngine(Engine):
@@ -58,9 +60,15 @@ class GraphEngine(Engine):
             self._eager = lineup.task
             return lineup.finish(eagerly(lineup))
 
+    def prepare(self, device: torch.device) -> None:
+        if device.type == "cuda":
+            with suppress(ImportError):  # where there is no Triton
+                hash_triton()
+
     def recorder_on(self, device: torch.device) -> Recorder | None:
         if device.type != "cuda":
             return None
+        self.prepare(device)
         prepare_to_compile(device)
         return CudaRecorder(device)
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from typing import Any, Generic, TypeVar
 
@@ -13,9 +13,10 @@ from torch.fx import GraphModule
 from gcfed.caches import CompiledNote, keep_compiled_code, nothing_is_compiled
 from gcfed.core import tree
 from gcfed.core.torch_internals import copy_all, start_compiler, without_processes
+from gcfed.engines.kept_steps import KeptStep
 from gcfed.engines.tracing import inductor
 from gcfed.garbage import unsearched
-from gcfed.kernels.precompiling import hash_triton, kernels_compiled
+from gcfed.kernels.precompiling import kernels_compiled
 
 T = TypeVar("T")
 
@@ -36,6 +37,12 @@ class Recorder(ABC):
     @abstractmethod
     def compile(self, trace: GraphModule, examples: Sequence[Tensor] | None) -> Callable[..., Any]:
         """Faster code of a trace; given tensors of an unknown size, code that serves any size."""
+
+    def place(
+        self, step: Callable[..., object], arguments: tuple[Any, ...], mapped: Sequence[bool]
+    ) -> KeptStep | None:
+        """Where a step is kept once it is compiled, if it is."""
+        return None
 
     @abstractmethod
     def branches(self, count: int) -> SideBySide:
@@ -77,8 +84,6 @@ class Recording(Generic[T]):
 def prepare_to_compile(device: torch.device) -> None:
     """Begin with what compiling takes, once, so that it is there when it is needed."""
     _keep_compiled_code(device)
-    with suppress(ImportError):  # where there is no Triton
-        hash_triton()
     if nothing_is_compiled():
         start_compiler()
 
@@ -112,6 +117,11 @@ class CudaRecorder(Recorder):
         if at_once:  # else torch compiles it when it is first called
             note.write()
         return compiled
+
+    def place(
+        self, step: Callable[..., object], arguments: tuple[Any, ...], mapped: Sequence[bool]
+    ) -> KeptStep | None:
+        return KeptStep.of(step, arguments, mapped)
 
     def branches(self, count: int) -> SideBySide:
         streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
