@@ -22,6 +22,8 @@ import numpy as np
 
 from benchmarks.workloads import load
 
+UNSET = ("PYTHONDONTWRITEBYTECODE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
 
 def seconds(command: list[str], env: dict[str, str]) -> tuple[float, float]:
     """When a command began, and how long it took."""
@@ -48,7 +50,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         save_noise(noise := folder / "noise.npz")
-        env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        env = {k: v for k, v in os.environ.items() if k not in UNSET}
         floor = ["-c", f"import torch; torch.zeros(1, device={options.device!r}).tolist()"]
         (_, first), (_, again) = seconds(floor, env), seconds(floor, env)
         print(f"floor            {first:6.1f} s, again {again:.1f}")

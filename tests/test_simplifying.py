@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from gcfed.kernels.simplifying import simplify
+from gcfed.core.torch_internals import make_core_fx, without_memory, writes_last
+from gcfed.kernels.simplifying import read_sources, simplify, skip_views
 
 X = torch.arange(6.0).view(2, 3)
+TORCHS = "default::DeprecationWarning"  # of what torch imports
 
 
 def simplified(fn, *arguments):
@@ -94,3 +97,151 @@ def test_nothing_is_kept_where_something_is_written_into():
 def test_random_numbers_are_drawn_anew():
     module = simplified(lambda x: x + torch.rand(3), X)
     assert not torch.equal(module(X), module(X))
+
+
+def read_on(fn, change=read_sources):
+    """A step that writes into its second argument, traced and changed, to the same numbers."""
+    with without_memory():
+        module = make_core_fx(fn)(torch.empty(2, 3), torch.empty(2, 3))
+    found, expected = X.clone(), X.clone()
+    module(X + 1, expected)
+    change(module.graph)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    module(X + 1, found)
+    assert torch.equal(found, expected)
+    return module
+
+
+@pytest.mark.filterwarnings(TORCHS)
+def test_a_copy_in_between_is_read_where_it_comes_from():
+    def fn(x, to):
+        norm = x.exp()
+        norm.copy_(norm.clamp(min=5.0))
+        to.copy_(x / norm)
+
+    module = read_on(fn)
+    assert called(module).count("aten.copy_.default") == 1 and writes_last(module.graph)
+
+
+@pytest.mark.filterwarnings(TORCHS)
+def test_a_similarity_of_cosines_writes_into_nothing_of_its_own():
+    def one(x):
+        return functional.cosine_similarity(x, x.flip(-1), dim=-1).sum()
+
+    def fn(x, to):
+        to.copy_(grad(one)(x))
+
+    module = read_on(fn)
+    assert called(module).count("aten.copy_.default") == 1 and writes_last(module.graph)
+
+
+def later_reading(x, to):
+    y = x * 2
+    row = y[0]
+    y.copy_(x + 1)
+    to.copy_(y + row)
+
+
+def of_another_kind(x, to):
+    y = x * 2
+    y.copy_(x[0] + 1)
+    to.copy_(y)
+
+
+def source_written(x, to):
+    y, z = x * 2, x * 3
+    y.copy_(z)
+    z.copy_(x)
+    to.copy_(y + z)
+
+
+def twice(x, to):
+    y = x * 2
+    y.copy_(x + 1)
+    z = y * 3
+    y.copy_(x + 2)
+    to.copy_(y + z)
+
+
+def by_a_view(x, to):
+    y, z = x * 2, x * 3
+    y.copy_(z)
+    z[0].add_(1)
+    to.copy_(y + z)
+
+
+def from_an_argument(x, to):
+    y = x * 2
+    y.copy_(to)
+    to.copy_(x)
+    to.add_(y)
+
+
+@pytest.mark.filterwarnings(TORCHS)
+@pytest.mark.parametrize(
+    "fn", [later_reading, of_another_kind, source_written, twice, by_a_view, from_an_argument]
+)
+def test_what_might_be_another_number_later_is_copied(fn):
+    assert called(read_on(fn)).count("aten.copy_.default") > 1
+
+
+@pytest.mark.filterwarnings(TORCHS)
+def test_views_that_lead_back_are_left_out():
+    """As those around an operator that is mapped over clients."""
+
+    def fn(x, to):
+        clients = x.unsqueeze(1).permute(0, 1, 2).flatten(0, 1)
+        to.copy_(clients.exp().unflatten(0, (2, -1))[:, 0])
+
+    assert called(read_on(fn, skip_views)) == ["aten.exp.default", "aten.copy_.default"]
+
+
+def elsewhere(x, to):
+    row = x[0]
+    to[0].copy_(torch.as_strided(row, (3,), (1,), 3))
+
+
+def turned(x, to):
+    to.copy_(x.view(3, 2).t().reshape(2, 3))
+
+
+def of_a_copy(x, to):
+    to.copy_(x.t().contiguous().view(2, 3))
+
+
+def pieces(x, to):
+    first, second = x.unbind()
+    to.copy_(torch.stack([second, first]))
+
+
+def written(x, to):
+    y = x * 2
+    y.view(6).view(2, 3).copy_(x)
+    to.copy_(y)
+
+
+def conjugate(x, to):
+    z = torch.fft.fft(x)
+    to.copy_(vmap(lambda row: (row.conj() * row * (1 + 2j)).imag)(z))
+
+
+def turned_in_place(x, to):
+    y = x.mul(2)
+    y.t_()
+    to.copy_(y.t())
+
+
+def written_by_name(x, to):
+    y = torch.empty(2, 3)
+    torch.exp(x, out=y)
+    to.copy_(y)
+
+
+ALSO = [elsewhere, turned, of_a_copy, pieces, written, conjugate, turned_in_place, written_by_name]
+
+
+@pytest.mark.filterwarnings(TORCHS)
+@pytest.mark.parametrize("fn", ALSO)
+def test_other_views_stay_what_they_are(fn):
+    read_on(fn, skip_views)

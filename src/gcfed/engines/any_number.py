@@ -17,6 +17,7 @@ from torch.fx.node import map_aggregate
 from gcfed.core import tree
 from gcfed.core.torch_internals import make_core_fx, unknown_number, without_loops, without_memory
 from gcfed.engines.tracing import Compiler, keep_hashes
+from gcfed.kernels.simplifying import read_sources, skip_views
 
 PRIME = 1_000_003
 USUAL = 8
@@ -46,6 +47,8 @@ class AnyNumber:
 
         with without_memory(), without_loops():  # of a million turns
             self._trace = make_core_fx(on_leaves)(*self._examples(PRIME))
+        read_sources(self._trace.graph)
+        skip_views(self._trace.graph)
         self._trace.graph.eliminate_dead_code()
         keep_hashes(self._trace.graph)
         _make_symbolic(self._trace, self._mapped.index(True))

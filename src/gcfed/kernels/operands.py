@@ -31,8 +31,8 @@ def summed(parts: Tensor) -> Tensor:
     if len(parts) > 16:
         return parts.sum(0)
     total = parts[0]
-    for part in parts[1:]:
-        total = total + part
+    for i in range(1, len(parts)):
+        total = total + parts[i]
     return total
 
 

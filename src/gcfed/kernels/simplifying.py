@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from gcfed.core.torch_internals import is_operation, is_pure
+from gcfed.core.torch_internals import is_operation, is_pure, writes
 from gcfed.kernels.inplace import is_view
 
 TURN = torch.ops.aten.t.default
+COPY = torch.ops.aten.copy_.default
 
 
 def simplify(graph: Graph) -> None:
@@ -26,6 +27,58 @@ def simplify(graph: Graph) -> None:
         if node not in given and any(user not in known for user in node.users):
             _keep(graph, node, value)
     graph.eliminate_dead_code()
+
+
+def read_sources(graph: Graph) -> None:
+    """Where a trace copies one value over another, both its own, let it read the first on.
+
+    Torch copies so in a similarity of cosines; what writes into arguments alone compiles sooner.
+    """
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    copies = _writes(graph)
+    if any(node.target is not COPY or is_view(node.args[0]) for node in copies):
+        return  # something may be written by another name
+    written = {node.args[0] for node in copies}
+    for node in copies:
+        to, source, *_ = node.args
+        others = to.users.keys() - {node}
+        if (
+            to.op == source.op == "call_function"
+            and source not in written
+            and not any(map(is_view, (source, *others)))
+            and all(place[user] < place[node] for user in others)
+            and _layout(to) == _layout(source)
+        ):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def skip_views(graph: Graph) -> None:
+    """Where a view of a view is what there was at first, let it be read instead.
+
+    A layer that is mapped over clients gives its operator a client axis, and vmap takes it away.
+    """
+    if any(node.target is not COPY for node in _writes(graph)):
+        return  # it may change how a tensor lies in its memory
+    for node in graph.nodes:
+        above = node
+        while is_view(above):
+            above = above.args[0]
+            if _layout(above) == _layout(node):
+                node.replace_all_uses_with(above)
+
+
+def _writes(graph: Graph) -> list[Any]:
+    return [node for node in graph.nodes if is_operation(node.target) and writes(node.target)]
+
+
+def _layout(node: Node) -> object:
+    """How a node's tensor lies in its memory; of what is none, the node itself."""
+    x = node.meta.get("val")
+    if not isinstance(x, Tensor):
+        return node
+    read_as = x.dtype, x.is_conj(), x.is_neg()
+    return x.shape, x.stride(), x.storage_offset(), x.device, read_as
 
 
 def _constants(graph: Graph) -> dict[Node, Tensor]:
