@@ -27,7 +27,7 @@ from gcfed import (
 )
 from gcfed.core import tree
 from gcfed.core.precision import arithmetic
-from gcfed.core.torch_internals import make_core_fx
+from gcfed.core.torch_compiler import make_core_fx
 from gcfed.data import Lazy, dataset_from
 from gcfed.runs.train import run_together
 from gcfed.simulation.loop import _Rounds

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from gcfed import parse
-from gcfed.core import torch_internals
+from gcfed.core import torch_compiler, torch_internals
 from gcfed.core.compiled_code import (
     CompiledStep,
     KernelCode,
@@ -23,7 +23,8 @@ from gcfed.core.compiled_code import (
     from_plain,
     loaded,
 )
-from gcfed.core.torch_internals import _grad, compiler_settings
+from gcfed.core.torch_compiler import compiler_settings
+from gcfed.core.torch_internals import _grad
 from gcfed.engines import kept_steps
 from gcfed.engines.kept_steps import KeptStep, what_it_does
 from gcfed.engines.vectorized import Vectorized
@@ -280,7 +281,7 @@ def test_a_compiler_that_knows_nothing_of_determinism(monkeypatch):
 
     monkeypatch.delitem(config._config, "deterministic")
     assert compiler_settings() == ""
-    torch_internals._tell_compiler()
+    torch_compiler._tell_compiler()
 
 
 def test_settings_of_the_compiler():

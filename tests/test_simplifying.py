@@ -6,7 +6,8 @@ from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from gcfed.core.torch_internals import make_core_fx, without_memory, writes_last
+from gcfed.core.torch_compiler import make_core_fx, writes_last
+from gcfed.core.torch_internals import without_memory
 from gcfed.kernels.simplifying import read_sources, simplify, skip_views
 
 X = torch.arange(6.0).view(2, 3)

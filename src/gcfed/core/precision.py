@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from gcfed.core.torch_internals import be_deterministic, fills_new_memory, set_fills_new_memory
+from gcfed.core.torch_compiler import be_deterministic
+from gcfed.core.torch_internals import fills_new_memory, set_fills_new_memory
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
 

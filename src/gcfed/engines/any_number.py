@@ -15,7 +15,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from gcfed.core import tree
-from gcfed.core.torch_internals import make_core_fx, unknown_number, without_loops, without_memory
+from gcfed.core.torch_compiler import make_core_fx, unknown_number
+from gcfed.core.torch_internals import without_loops, without_memory
 from gcfed.engines.tracing import Compiler, keep_hashes
 from gcfed.kernels.simplifying import read_sources, skip_views
 

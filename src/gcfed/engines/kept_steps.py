@@ -18,14 +18,8 @@ from torch import Tensor
 from gcfed.caches import CompiledNote, hash_of_package
 from gcfed.core import tree
 from gcfed.core.compiled_code import CompiledStep, are_aligned, as_plain, from_plain, loaded
-from gcfed.core.torch_internals import (
-    Listener,
-    compiler_settings,
-    memory_of,
-    tree_flatten,
-    tree_leaves,
-    tree_map_only,
-)
+from gcfed.core.torch_compiler import compiler_settings
+from gcfed.core.torch_internals import Listener, memory_of, tree_flatten, tree_leaves, tree_map_only
 from gcfed.kernels.launching import NAMESPACE
 
 ASKED = ("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_")

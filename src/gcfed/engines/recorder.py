@@ -12,7 +12,8 @@ from torch.fx import GraphModule
 
 from gcfed.caches import CompiledNote, keep_compiled_code, nothing_is_compiled
 from gcfed.core import tree
-from gcfed.core.torch_internals import copy_all, start_compiler, without_processes
+from gcfed.core.torch_compiler import start_compiler, without_processes
+from gcfed.core.torch_internals import copy_all
 from gcfed.engines.kept_steps import KeptStep
 from gcfed.engines.tracing import inductor
 from gcfed.garbage import unsearched

@@ -12,11 +12,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from gcfed.core import tree
-from gcfed.core.torch_internals import (
-    compile_for_any_number,
-    compile_for_one_number,
-    make_fx,
-)
+from gcfed.core.torch_compiler import compile_for_any_number, compile_for_one_number
+from gcfed.core.torch_internals import make_fx
 
 T = TypeVar("T")
 
