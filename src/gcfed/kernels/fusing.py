@@ -1,11 +1,13 @@
 """The pass that puts the operators in the place of a module's layers."""
 
 import operator
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.fx.proxy import Attribute
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -52,10 +54,41 @@ def _operators(after: dict[str, list[str]], spared: Collection[str] = ()) -> Rep
 
 
 class _ByLayers(fx.Tracer):
-    """Looks into modules that have modules of their own, and into no others."""
+    """Looks into modules that have modules of their own, and into no others.
+
+    ``doubted``: a module asked what its inputs are, which a symbolic trace would answer wrongly.
+    """
+
+    doubted = False
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return not any(m.children())
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+class _Doubting:
+    """What is in the place of a tensor, and notes when somebody but torch looks at its class."""
+
+    tracer: Any
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # as isinstance and torch.is_tensor read it
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        self.tracer.doubted |= not asking.startswith("torch.")
+        return type(self)
+
+
+class _Proxy(_Doubting, fx.Proxy):
+    def __getattr__(self, name: str) -> Attribute:
+        if not hasattr(Tensor, name):
+            raise AttributeError(name)
+        return _Attribute(self, name)
+
+
+class _Attribute(_Doubting, Attribute):
+    pass
 
 
 class _Unseen(TorchFunctionMode):
@@ -83,15 +116,16 @@ def _followed(
 
     None if a trace does not show all that the module does.
     """
+    tracer = _ByLayers()
     try:
         with _Unseen() as unseen:
-            graph = _ByLayers().trace(module)
+            graph = tracer.trace(module)
     except Exception:  # a module may do anything in its forward pass
         return None
     calls = [node for node in graph.nodes if node.op == "call_module"]
     targets = [node.target for node in calls]
     met = _names(fx.GraphModule(module, graph)) == _names(module)
-    if unseen.called or not met or not set(watched) <= set(targets):
+    if tracer.doubted or unseen.called or not met or not set(watched) <= set(targets):
         return None
     spared = _owners_of_weights_read(graph)
     layers = {n: m for n, m in module.named_modules() if n not in {*watched, *spared}}
