@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
@@ -25,9 +25,11 @@ from gcfed.core import keys, tree
 from gcfed.core.torch_internals import make_fx, without_memory
 from gcfed.engines.any_number import PRIME, AnyNumber
 from gcfed.engines.lineup import Lineup, advance, axes, is_shared, over_clients
+from gcfed.kernels import fused
 from gcfed.kernels.fitting import fits, with_operators
 from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
 from gcfed.kernels.fusing import fuse_layers
+from gcfed.kernels.launching import noted_launches
 from gcfed.kernels.operands import halves
 from gcfed.kernels.tile_sizes import convolve_tile, weights_tile
 from gcfed.models import MODELS
@@ -145,6 +147,29 @@ def test_convolutions_with_what_follows(inputs, side, stride, pool):
         return functional.max_pool2d(functional.relu(y), 2) if pool else functional.relu(y)
 
     agree(plain, FusedConv2d(plain, relu=True, pool=pool), (2, inputs, side, side), after=after)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "padding", "pool", "numbers"),
+    [
+        (3, 1, True, 2 * 8 * 8 * 16),
+        (21, 1, True, 2 * 10 * 10 * 24),
+        (64, 1, False, 2 * 10 * 10 * 64),
+    ],
+)
+def test_convolutions_of_images_too_large_to_count(inputs, padding, pool, numbers, monkeypatch):
+    plain = nn.Conv2d(inputs, 6, 3, padding=padding)
+    layer = FusedConv2d(plain, relu=True, pool=pool)
+
+    def after(y):
+        return functional.max_pool2d(y.relu(), 2) if pool else y.relu()
+
+    for largest, by_kernels in ((numbers + 1, True), (numbers, False)):
+        monkeypatch.setattr(fused, "LARGEST", largest)
+        with noted_launches() as notes:
+            layer(torch.randn(2, inputs, 8, 8))
+        assert bool(notes) == by_kernels
+        agree(plain, layer, (2, inputs, 8, 8), after=after)
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "rows"), [(70, 10, 5), (600, 33, 3), (1, 4, 70)])
@@ -406,6 +431,24 @@ class Read(Base):
         return self.fc(self.act(functional.relu(self.last(x)) + self.last.bias.sum()).flatten(1))
 
 
+class Asking(Base):
+    """Asks in many ways what it was given, and does something else with what is no tensor."""
+
+    def forward(self, x):
+        x = self.conv(x)
+        tensors = isinstance(x, torch.Tensor), torch.is_tensor(x), not isinstance(x.shape, int)
+        x = sum(tensors) * getattr(x, "logits", self.act(x))
+        return self.fc(x.flatten(1))
+
+
+class Knowing(Base):
+    """Looks at what tensors have, which a trace shows."""
+
+    def forward(self, x):
+        x = self.conv(x).to(x.dtype)
+        return self.fc(self.act(x).reshape(x.shape[0], x.shape[1:].numel()))
+
+
 class Overwriting(Base):
     """Writes into what a norm has read, before the norm's sum is made."""
 
@@ -421,7 +464,9 @@ class Overwriting(Base):
 
 
 @pytest.mark.parametrize("features", [None, "act", "conv"])
-@pytest.mark.parametrize("kind", [Base, Noisy, Frozen, Counting, Hooked, Unused, Sums, Read])
+@pytest.mark.parametrize(
+    "kind", [Base, Noisy, Frozen, Counting, Hooked, Unused, Sums, Read, Asking, Knowing]
+)
 def test_what_a_trace_does_not_show_is_done(kind, features):
     model = Model(kind(), features=features)
     twin = model.rewritten(partial(fuse_layers, watched=model.watched))
@@ -438,6 +483,13 @@ def test_what_a_trace_does_not_show_is_done(kind, features):
         )
         for (path, a), (_, b) in zip(tree.leaves(found), tree.leaves(expected), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=str(path))
+
+
+@pytest.mark.parametrize(("kind", "traced"), [(Base, True), (Knowing, True), (Asking, False)])
+def test_a_module_that_asks_what_it_is_given_is_not_traced(kind, traced):
+    module, replaced = fuse_layers(kind())
+    assert isinstance(module, fx.GraphModule) == traced
+    assert replaced == ["conv", "fc"]
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ Weights come in as they are kept, in float32, and their gradients leave so; what
 layers has the dtype the model computes in.
 """
 
+from math import prod
 from typing import Any
 
 import torch
@@ -159,8 +160,16 @@ class Normalization(torch.autograd.Function):
         return dx[0], dw[0].sum(0), dbias[0].sum(0), dresidual, None, None, None
 
 
+LARGEST = 2**31
+"""So many numbers in one client's images are too many for convolutions, whose kernels count them in
+32 bits."""
+
+
 class FusedConv2d(nn.Module):
-    """A plain `nn.Conv2d` with the ReLU and the 2x2 max-pool that follow it."""
+    """A plain `nn.Conv2d` with the ReLU and the 2x2 max-pool that follow it.
+
+    Images too large to count are left to torch's own.
+    """
 
     keeps_precision = True
 
@@ -171,11 +180,27 @@ class FusedConv2d(nn.Module):
         self.relu, self.pool = relu, pool
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._most_numbers(x) >= LARGEST:
+            return self._by_torch(x)
         images = x.permute(0, 2, 3, 1)
         y: Tensor = Convolution.apply(  # type: ignore[no-untyped-call]
             images, self.weight, self.bias, self.stride, self.padding, self.relu, self.pool
         )[0]
         return y.permute(0, 3, 1, 2)
+
+    def _most_numbers(self, x: Tensor) -> int:
+        """Of the images with their border, or of what is made of them: as kernels see them."""
+        out, channels, size, _ = self.weight.shape
+        sides = [side + 2 * self.padding for side in x.shape[2:]]
+        made = [(side - size) // self.stride + 1 for side in sides]
+        read = prod(sides) * (channels + -channels % 4)
+        return len(x) * max(read, prod(made) * (out + -out % 16))
+
+    def _by_torch(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        y = functional.conv2d(x, self.weight.to(x.dtype), bias, self.stride, self.padding)
+        y = functional.relu(y) if self.relu else y
+        return functional.max_pool2d(y, 2) if self.pool else y
 
 
 class FusedLinear(nn.Module):
