@@ -25,6 +25,7 @@ from gcfed.core.roles import (
     layers_with_weights,
     module_called_head,
     roles_of,
+    tie_buffers,
     ties_of,
 )
 from gcfed.core.tree import Tree
@@ -168,6 +169,7 @@ class Model:
         twin.evaluation_key = self.evaluation_key.to(device)
         for shell in twin._shells.values():
             shell.to(device)
+            tie_buffers(shell, self._ties)  # of which torch moves each alone
         return twin
 
     def rewritten(self, change: Pass) -> "Model":

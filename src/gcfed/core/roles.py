@@ -208,3 +208,12 @@ def ties_of(module: nn.Module) -> dict[str, str]:
             whole = f"{path}.{name}".strip(".")
             names[whole] = first.setdefault(tensor, whole)
     return {name: other for name, other in names.items() if name != other}
+
+
+def tie_buffers(module: nn.Module, ties: Mapping[str, str]) -> None:
+    """Have the buffers that ``ties`` has by two names be one tensor, the one of the first name."""
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    for other, first in ties.items():
+        if other in buffers:
+            path, _, name = other.rpartition(".")
+            setattr(module.get_submodule(path), name, buffers[first])
