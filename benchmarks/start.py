@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--algorithm", default="gcfed")
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--again", type=int, default=3, help="starts after the first")
+    parser.add_argument("--where", action="store_true", help="show where each spends its time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -57,7 +58,8 @@ def main() -> None:
         for i in range(-1, 1 + options.again):
             out = folder / f"run{i}"
             env["GCFED_CACHE"] = str(folder / ("first" if i < 0 else "cache"))
-            command = ["-m", "gcfed", "run", "--rounds", "1", "--out", str(out)]
+            program = "benchmarks.where" if options.where and i >= 0 else "gcfed"
+            command = ["-m", program, "run", "--rounds", "1", "--out", str(out)]
             command += ["--dataset", f"npz(path={str(noise)!r})"]
             for key in ("device", "algorithm", "model"):
                 command += [f"--{key}", getattr(options, key)]

@@ -227,11 +227,18 @@ class TestThePlaceOfAStep:
         assert self.find(arguments) is None
 
     @pytest.mark.parametrize("code", [None, CODE._replace(source="def call(args):\n    1 / 0")])
-    def test_what_cannot_be_kept_runs_all_the_same(self, arguments, tmp_path, code):
+    def test_what_cannot_be_kept_runs_all_the_same(self, arguments, code):
         step, x = self.place(arguments).kept(self.compiled(code)), torch.ones(2)
         step(x)
+        assert self.place(arguments).is_new
         step(x)
-        assert x.tolist() == [4.0, 4.0] and not list(tmp_path.iterdir())
+        assert x.tolist() == [4.0, 4.0]
+        assert self.find(arguments) is None and not self.place(arguments).is_new
+
+    def test_a_step_is_new_until_it_was_compiled(self, arguments):
+        assert self.place(arguments).is_new
+        self.keep(arguments)
+        assert not self.place(arguments).is_new and self.place(arguments, number=3.0).is_new
 
     def test_a_disk_that_takes_nothing(self, arguments, tmp_path):
         (tmp_path / "gcfed").write_text("in the way")
@@ -240,7 +247,7 @@ class TestThePlaceOfAStep:
 
     def test_what_torch_compiles_later_is_left_to_it(self, arguments):
         step = abs
-        assert self.place(arguments).kept(step) is step
+        assert self.place(arguments).kept(step) is step and not self.place(arguments).is_new
 
     def test_kernels_take_no_crooked_tensors(self, arguments):
         x, w = arguments

@@ -211,13 +211,15 @@ def test_triton_is_hashed_once_and_beside(monkeypatch):
     precompiling.hash_triton.cache_clear()
 
 
-def test_triton_is_hashed_before_the_first_round(monkeypatch):
+def test_compiling_is_prepared_before_the_first_round(monkeypatch):
     began, asked = [], []
-    monkeypatch.setattr("gcfed.engines.graphs.hash_triton", lambda: began.append(1))
+    monkeypatch.setattr("gcfed.engines.graphs.hash_triton", lambda: began.append("triton"))
+    monkeypatch.setattr("gcfed.engines.graphs.prepare_to_compile", began.append)
+    cuda = torch.device("cuda")
     for engine, device in ((Fused(), "cpu"), (Sequential(), "cuda"), (Fused(), "cuda")):
         assert not began
         engine.prepare(torch.device(device))
-    assert began == [1]
+    assert began == ["triton", cuda]
     monkeypatch.setattr(Sequential, "prepare", lambda engine, device: asked.append(device))
     build(tiny())
     assert asked == [torch.device("cpu")]
@@ -284,6 +286,23 @@ def test_torchs_processes_are_started_where_a_step_is_new(compiled_code, monkeyp
             recorder.compile(tangent, [torch.ones(2)])
         assert said == new
         said.clear()
+
+
+def test_torchs_processes_are_started_before_a_new_step_is_traced(compiled_code, monkeypatch):
+    began, x = [], torch.ones(2, 3)
+    monkeypatch.setattr("gcfed.engines.recorder.start_compiler", lambda: began.append(1))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    recorder = CudaRecorder(torch.device("cuda"))
+
+    def place():
+        return recorder.place(lambda x: x.mul_(2), (x,), [True])
+
+    for count in (1, 2):
+        found = place()
+        assert len(began) == count and found.is_new
+    found.kept(abs)  # which torch's compiler cannot give out
+    assert not place().is_new and len(began) == 2
+    assert recorder.place(lambda x: 1 / 0, (x,), [True]) is None and len(began) == 2
 
 
 def test_what_torch_compiles_when_it_is_first_called_is_not_noted(compiled_code, monkeypatch):

@@ -64,12 +64,12 @@ class GraphEngine(Engine):
         if device.type == "cuda":
             with suppress(ImportError):  # where there is no Triton
                 hash_triton()
+            prepare_to_compile(device)
 
     def recorder_on(self, device: torch.device) -> Recorder | None:
         if device.type != "cuda":
             return None
         self.prepare(device)
-        prepare_to_compile(device)
         return CudaRecorder(device)
 
     def _replay(self, lineup: Lineup, recorder: Recorder) -> list[Trained]:

@@ -57,6 +57,11 @@ class KeptStep:
             return cls(CompiledNote(repr(known)), device)
         return None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no process has compiled the step; one that could not be kept is not new."""
+        return not self._note.is_there()
+
     def find(self, tensors: Sequence[Tensor]) -> Callable[..., Any] | None:
         """The step, if it was kept and can be run, which it is once: that writes into tensors."""
         with suppress(Exception):  # then it is compiled, as if it had not been kept
@@ -73,6 +78,7 @@ class KeptStep:
         to prepare for a recording, so what a failure leaves in the arguments is no matter.
         """
         if not isinstance(compiled, CompiledStep):
+            self._note.write()
             return compiled
         runs: Iterator[Callable[..., Any]] = iter([compiled, partial(self._tried, compiled)])
         return lambda *tensors: next(runs, compiled)(*tensors)
@@ -82,6 +88,7 @@ class KeptStep:
             code = compiled.code()
             made = loaded(code, self._device.index)(*tensors)
         except Exception:  # what the compiler's parts do not give is not kept
+            self._note.write()
             return compiled(*tensors)
         self._note.write(json.dumps(as_plain(code)))
         return made

@@ -122,7 +122,10 @@ class CudaRecorder(Recorder):
     def place(
         self, step: Callable[..., object], arguments: tuple[Any, ...], mapped: Sequence[bool]
     ) -> KeptStep | None:
-        return KeptStep.of(step, arguments, mapped)
+        place = KeptStep.of(step, arguments, mapped)
+        if place is not None and place.is_new:
+            start_compiler()  # its processes take seconds to start, as long as a trace takes
+        return place
 
     def branches(self, count: int) -> SideBySide:
         streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
