@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random as python_random
+import re
 import resource
 import shutil
 import signal
@@ -33,6 +34,7 @@ from gcfed import (
     simulate_together,
     verify,
 )
+from gcfed.cpu import processor
 from gcfed.runs.journal import Journal
 from gcfed.runs.train import run_together
 
@@ -555,6 +557,25 @@ def test_who_multiplied_is_compared(then, faster, said, tmp_path, monkeypatch):
     monkeypatch.setattr("gcfed.engines.workers.is_faster", lambda: faster)
     with pytest.warns(UserWarning, match=f"{said}: last bits may differ"):
         resume(tmp_path / "a")
+
+
+def test_the_processor_is_compared(tmp_path, monkeypatch):
+    began = tmp_path / "a"
+    broken_off(small(), began, 3)
+    assert load_run(began).provenance["processor"] == processor()
+    monkeypatch.setattr("gcfed.runs.provenance.processor", lambda: "another (AVX2)")
+    said = f"{began} began with processor {processor()}, and this is another (AVX2): last bits"
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        resume(began)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_that_does_not_say_its_processor_goes_on(tmp_path):
+    broken_off(small(), tmp_path / "a", 3)
+    made = json.loads((tmp_path / "a" / "provenance.json").read_text())
+    del made["processor"]
+    (tmp_path / "a" / "provenance.json").write_text(json.dumps(made))
+    resume(tmp_path / "a")
 
 
 @pytest.mark.filterwarnings("error")

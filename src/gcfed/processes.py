@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
@@ -14,10 +13,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -29,21 +26,6 @@ Work = Callable[..., Any]
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 PATIENCE = 5.0  # seconds for a process to end by itself
-
-
-def available_cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def cpu_vendor() -> str:
-    """Who made the CPU, as it says itself; empty where the system does not tell."""
-    with suppress(OSError), Path("/proc/cpuinfo").open() as file:
-        for line in file:
-            if line.startswith("vendor_id"):
-                return line.partition(":")[2].strip()
-    return ""
 
 
 @contextmanager

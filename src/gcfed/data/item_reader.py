@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gcfed.core.lazy import ReadRequest
 from gcfed.core.seeding import drawn_since, generators_kept, seed_all, states
+from gcfed.cpu import available_cores
 from gcfed.errors import InputError
 from gcfed.pickling import by_value, unpacked
 from gcfed.processes import (
@@ -23,7 +24,6 @@ from gcfed.processes import (
     Process,
     Question,
     WorkerPool,
-    available_cores,
     fork,
     serve,
 )

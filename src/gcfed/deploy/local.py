@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gcfed.config.settings import toml_value
+from gcfed.cpu import available_cores
 from gcfed.errors import InputError
 from gcfed.files import create_folder, write_text
-from gcfed.processes import available_cores
 
 GRACE = 10.0  # seconds that processes have to end by themselves
 STARTUP = 60.0  # seconds that a SuperLink has to listen

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gcfed.core.model import Model
 from gcfed.core.precision import Precision
+from gcfed.cpu import available_cores
 from gcfed.engines.engine import Engine, FunctionEngine, Train
 from gcfed.engines.sequential import Sequential
 from gcfed.engines.shared_memory import can_share_memory
@@ -14,7 +15,6 @@ from gcfed.engines.vectorized import Fused, Vectorized
 from gcfed.engines.workers import Workers
 from gcfed.kernels.fitting import fits_model
 from gcfed.kernels.products import FEW
-from gcfed.processes import available_cores
 from gcfed.registry import Registry, hyper_parameters
 
 

@@ -5,8 +5,8 @@ import socket
 import warnings
 from typing import Any, Self
 
+from gcfed.cpu import available_cores
 from gcfed.errors import InputError
-from gcfed.processes import available_cores
 
 PATIENCE = 10.0  # seconds for a machine to answer
 

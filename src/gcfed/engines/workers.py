@@ -8,6 +8,7 @@ from functools import partial
 
 from gcfed.core import tree
 from gcfed.core.client import RECEIVED, Job, Trained
+from gcfed.cpu import available_cores
 from gcfed.engines.engine import Engine
 from gcfed.engines.fresh_worker import packed, start_fresh
 from gcfed.engines.lineup import common_task, copy
@@ -22,7 +23,7 @@ from gcfed.engines.worker_program import (
 from gcfed.errors import InputError, reason
 from gcfed.kernels.layout import ChannelsLast
 from gcfed.kernels.onednn import is_faster
-from gcfed.processes import WorkerPool, available_cores, can_fork, fork, threads
+from gcfed.processes import WorkerPool, can_fork, fork, threads
 
 
 class Workers(Engine):

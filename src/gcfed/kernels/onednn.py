@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from gcfed.core.torch_internals import onednn_linear
-from gcfed.processes import cpu_vendor
+from gcfed.cpu import cpu_vendor
 
 TURN = torch.ops.aten.t.default
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)

@@ -16,9 +16,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from gcfed.core.torch_internals import is_operation
+from gcfed.cpu import available_cores
 from gcfed.kernels.compile_program import Target, is_noted
 from gcfed.kernels.launching import NAMESPACE, Launch, noted_launches
-from gcfed.processes import FreshProcess, available_cores
+from gcfed.processes import FreshProcess
 
 CODE = """
 from gcfed.kernels.compile_program import compile_all

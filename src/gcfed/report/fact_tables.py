@@ -19,8 +19,8 @@ from gcfed.results.saved_model import num_outputs, read_about
 from gcfed.results.tables import Entry, Section, Table
 
 ENVIRONMENT = (
-    *("gcfed", "commit", "torch", "numpy", "python", "platform", "device", "threads"),
-    *("products", "engine", "engine_reason", "command"),
+    *("gcfed", "commit", "torch", "numpy", "python", "platform", "processor"),
+    *("device", "threads", "products", "engine", "engine_reason", "command"),
 )
 """What a provenance says of where a run was made."""
 

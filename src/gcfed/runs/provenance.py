@@ -15,6 +15,7 @@ import torch
 
 from gcfed.config.build import Experiment
 from gcfed.config.identity import digest
+from gcfed.cpu import processor
 from gcfed.simulation.lines import weights_sha256
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import start
@@ -60,6 +61,7 @@ def environment(setup: Setup) -> dict[str, Any]:
         "numpy": np.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": processor(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
         **on_cpu,

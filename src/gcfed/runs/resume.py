@@ -110,12 +110,14 @@ def recorded_threads(run: Run) -> AbstractContextManager[None]:
 
 
 def _warn_of_changes(run: Run, experiment: Experiment) -> None:
-    both = (run.provenance, environment(experiment.setup))
-    values = {what: [made[what] for made in both] for what in ("gcfed", "torch", "device")}
-    values["products"] = [made.get("products", "by torch") for made in both]  # or it is not said
-    for what, (then, now) in values.items():
-        if now != then:
-            changed = f"began with {what} {then}, and this is {now}"
+    here, said = environment(experiment.setup), run.provenance
+    began = {what: said[what] for what in ("gcfed", "torch", "device")}
+    if here["device"] == "cpu":  # older runs do not say the rest
+        began["processor"] = said.get("processor", here["processor"])
+        began["products"] = said.get("products", "by torch")
+    for what, then in began.items():
+        if then != here[what]:
+            changed = f"began with {what} {then}, and this is {here[what]}"
             warnings.warn(f"{run.path} {changed}: last bits may differ", stacklevel=2)
 
 

@@ -17,8 +17,8 @@ import torch
 
 from gcfed.capacity import share_device
 from gcfed.config.settings import Config
+from gcfed.cpu import available_cores
 from gcfed.errors import InputError, reason
-from gcfed.processes import available_cores
 from gcfed.runs.store import RunStore
 from gcfed.simulation.lines import Record
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from gcfed.cpu import available_cores
 from gcfed.errors import InputError
-from gcfed.processes import available_cores
 
 
 def find_devices(names: str | Sequence[str] | None, default: str, per_device: int = 1) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
+from gcfed.cpu import available_cores
 from gcfed.errors import InputError
-from gcfed.processes import available_cores
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """What is decoded; Pillow's other formats, some of which run programs, are not."""

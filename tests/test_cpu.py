@@ -1,0 +1,50 @@
+"""What the CPU says of itself."""
+
+import pytest
+import torch
+
+from gcfed import cpu
+
+INTEL = """processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R): Platinum
+flags\t\t: fpu vme
+power management:
+
+processor\t: 1
+vendor_id\t: another
+"""
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """Writes what the system says of its CPU."""
+
+    def tell(text):
+        if text is not None:
+            (tmp_path / "cpuinfo").write_text(text)
+        cpu._told.cache_clear()
+
+    monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr("platform.processor", lambda: "")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    yield tell
+    cpu._told.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "vendor", "processor"),
+    [
+        (INTEL, "GenuineIntel", "Intel(R) Xeon(R): Platinum (family 6, model 143, AVX2)"),
+        ("processor : 0\nBogoMIPS : 50\n", "", "arm64 (AVX2)"),
+        ("", "", "arm64 (AVX2)"),
+        (None, "", "arm64 (AVX2)"),
+    ],
+    ids=["Intel", "ARM", "empty", "none"],
+)
+def test_what_a_cpu_says(told, text, vendor, processor):
+    told(text)
+    assert (cpu.cpu_vendor(), cpu.processor()) == (vendor, processor)
