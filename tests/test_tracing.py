@@ -188,6 +188,33 @@ def test_what_holds_for_one_number_alone_is_refused_each_time():
             compiled_for_any_number(step)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_one_folder")
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports
+def test_operators_are_described_by_their_names(monkeypatch):
+    """Their arguments are twice as long with each level of a network whose layers read twice."""
+    from torch._inductor import graph
+    from torch._inductor.exc import OperatorIssue
+
+    for name in ("level", "last"):
+        torch.library.define(f"gcfed_tests::{name}", "(Tensor x, Tensor y) -> Tensor")
+        torch.library.impl(f"gcfed_tests::{name}", "CPU", torch.add)
+        torch.library.register_fake(f"gcfed_tests::{name}", lambda x, y: torch.empty_like(x))
+
+    def step(a, b):
+        for _ in range(5):
+            b = torch.ops.gcfed_tests.level(b, b)
+        a.copy_(torch.ops.gcfed_tests.last(b, b))
+
+    said, in_full = [], OperatorIssue.operator_str
+    monkeypatch.setattr(graph.log, "info", lambda text, *args: said.append(text % args))
+    compiled_for_any_number(step)
+    told = [text.splitlines() for text in said if "gcfed_tests" in text]
+    assert [lines[-1].split(".")[1] for lines in told] == ["level", "last"]
+    assert all(len(lines) == 2 for lines in told)
+    assert OperatorIssue.operator_str is in_full
+
+
 def test_what_vmap_does_one_by_one_is_not_traced_for_any_number_of_clients():
     """It would be a million times, one after the other."""
 

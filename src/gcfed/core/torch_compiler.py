@@ -120,7 +120,12 @@ def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Ca
 
     _tell_compiler()
     mode = next(x.fake_mode for x in examples if isinstance(x, FakeTensor))
-    with tracing(TracingContext(mode)), torch.no_grad(), config.patch(UNTIMED):
+    with (
+        tracing(TracingContext(mode)),
+        torch.no_grad(),
+        config.patch(UNTIMED),
+        _operators_by_name(),
+    ):
         if writes_last(trace.graph):
             with suppress(Exception):  # the usual way may do what the short one cannot
                 return _compiled_at_once(trace, list(examples), mode)
@@ -128,6 +133,24 @@ def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Ca
         compiled = cast(Callable[..., Any], compile_fx(trace, list(examples)))
     _check_any_number(mode)
     return compiled
+
+
+@contextmanager
+def _operators_by_name() -> Iterator[None]:
+    """Inside, torch's compiler describes an operator of ours by its name.
+
+    Torch 2.11 also writes down its arguments, for a log that nobody reads, and what led to each of
+    them, anew for every use.  For ResNet18 this takes as long as the rest of the compilation.
+    """
+    from torch._inductor.exc import OperatorIssue
+
+    in_full = OperatorIssue.__dict__["operator_str"]
+    by_name: Any = staticmethod(lambda target, args, kwargs: str(target))
+    OperatorIssue.operator_str = by_name
+    try:
+        yield
+    finally:
+        OperatorIssue.operator_str = in_full
 
 
 def _check_any_number(mode: FakeTensorMode) -> None:
