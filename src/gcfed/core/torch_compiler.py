@@ -109,7 +109,12 @@ def compile_for_one_number(trace: GraphModule) -> Callable[..., Any]:
     """Torch's compiler, for a trace on tensors as large as they will be."""
     _tell_compiler()
     compiled: Callable[..., Any] = torch.compile(trace, dynamic=False, options=dict(UNTIMED))
-    return compiled
+
+    def run(*tensors: Tensor) -> Any:
+        with _operators_by_name():  # it compiles when it is first called
+            return compiled(*tensors)
+
+    return run
 
 
 def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
