@@ -23,9 +23,9 @@ def cache_dir() -> Path:
 def keep_compiled_code(torch_version: str, device: str) -> None:
     """Have torch and Triton keep what they compile for a device, unless the user says where.
 
-    By default torch's lies where a restart of the machine deletes it, which torch sets as if a user
-    had said so when its compiler is imported.  There is one folder for each version of torch and
-    kind of device, so that what is old can be told and deleted.
+    Torch's default is a folder that a restart of the machine deletes; torch puts it into the
+    environment, as if the user had, when its compiler is imported.  There is one folder for each
+    version of torch and kind of device, so that what is old can be told and deleted.
     """
     kind = re.sub(r"[^A-Za-z0-9.+]+", "-", f"torch-{torch_version}-{device}")
     folder = cache_dir() / "compiled" / kind

@@ -1,6 +1,6 @@
-"""Python's search for garbage, put off while much is made that stays.
+"""Python's search for garbage, switched off while many objects are made that stay.
 
-A search looks at what is new, and ever again at all there is.  While modules are imported and a
+A search looks at new objects, and now and then at all objects.  While modules are imported and a
 step is traced, it finds next to nothing and takes a seventh of the time.
 """
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def unsearched() -> Iterator[None]:
-    """Inside, none is searched for; what nothing refers to is freed as ever."""
+    """Inside, no garbage is searched for; objects that nothing refers to are freed as ever."""
     searched = gc.isenabled()
     gc.disable()
     try:

@@ -208,7 +208,7 @@ def serve(pipe: Connection, work: Work) -> None:
 
 
 def to_send(error: Exception, where: str) -> Exception:
-    """An error as it is sent to who asked for the work: one of code goes with its traceback."""
+    """The error to send back: an `InputError` as it is, any other with its traceback."""
     if isinstance(error, InputError):
         return error
     trace = "".join(traceback.format_exception(error))

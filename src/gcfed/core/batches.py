@@ -96,7 +96,7 @@ def _sizes(passes: int, batches: int, width: int, missing: int) -> np.ndarray:
 
 
 def repeated(part: np.ndarray, multiple: int) -> np.ndarray:
-    """A client's examples, the first of them repeated until there is a multiple of so many."""
+    """A client's examples, the first of them repeated until ``multiple`` divides their number."""
     if len(part) % multiple == 0:
         return part
     return part[np.arange(-(-len(part) // multiple) * multiple) % len(part)]

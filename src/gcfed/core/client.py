@@ -158,7 +158,7 @@ class ClientTask:
 
     def begin(self, client: Client) -> Progress:
         steps = torch.zeros_like(client.num_steps, dtype=torch.int64)
-        acts = acting_at(self.algorithm, "begin")  # else no key is derived, of many small kernels
+        acts = acting_at(self.algorithm, "begin")  # to derive a key takes many small kernels
         key = keys.fold(client.key, BEGIN) if acts else client.key
         params = self.algorithm.begin(client.anchor, self.context(client, steps, key))
         loss = torch.zeros_like(client.num_steps)

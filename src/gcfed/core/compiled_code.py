@@ -129,5 +129,5 @@ def from_plain(plain: Mapping[str, Any]) -> StepCode:
 
 
 def are_aligned(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors begin where kernels take it that they do."""
+    """Whether tensors begin at addresses that the kernels are compiled for."""
     return all(x.data_ptr() % ALIGNED == 0 for x in tensors)

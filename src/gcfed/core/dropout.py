@@ -28,7 +28,7 @@ class KeyedDropout(nn.Module):
 
 
 def dropped(x: Tensor, numbers: Tensor, p: float) -> Tensor:
-    """``x`` without what has a number below ``p``; what stays is scaled to keep the mean."""
+    """``x`` with zeros where ``numbers`` are below ``p``; the rest is scaled to keep the mean."""
     scale = 1 / (1 - p) if p < 1 else 0.0
     return x * (numbers >= p) * scale
 

@@ -15,7 +15,7 @@ PCG64_FACTOR = 0x2360ED051FC65DA44385DF649FCCF645
 
 
 def _constants(first: int, factor: int, count: int) -> np.ndarray:
-    """By what a hash goes on, step by step: first to xor with, then to multiply by."""
+    """The constants of a hash, one for each step: a row to xor with, and a row to multiply by."""
     numbers = [first]
     while len(numbers) <= count:
         numbers.append(numbers[-1] * factor & WORD)

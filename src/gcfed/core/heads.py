@@ -94,9 +94,9 @@ def _has_classes(weight: Tensor, num_classes: int) -> bool:
 
 
 def _own_matrix(product: Any, ends: Collection[Any], matrices: Mapping[Tensor, str]) -> list[str]:
-    """The bare matrices by which a product multiplies what layers give.
+    """The matrices outside of layers with which a product multiplies the outputs of layers.
 
-    They may be changed before that: a classifier by cosines normalises its own.
+    They may be changed before the product: a cosine classifier normalises its matrix.
     """
     if "mm" not in product.name().lower():
         return []

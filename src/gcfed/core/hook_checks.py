@@ -69,13 +69,13 @@ BELONGS: Mapping[str, Callable[..., Any]] = {
 """What each hook must return, given its arguments: its names, shapes, dtypes and devices."""
 
 MADE_BY = {"memory": "init_client", "row": "init_row", "state": "init_server"}
-"""Which hook says what is kept, and so what later hooks must return of it."""
+"""The hook that first makes each kept state: later hooks must return the same form of it."""
 
 
 def with_checked_hooks(algorithm: Algorithm) -> Algorithm:
     """The same algorithm, which raises an `InputError` when one of its hooks is wrong.
 
-    A hook is wrong that raises, that returns what does not belong, or that draws from torch's
+    A hook is wrong if it raises, if it returns what does not belong, or if it draws from torch's
     global generator.  ``check`` does nothing, since it has been called before.
     """
     if isinstance(algorithm, Chain):

@@ -10,8 +10,8 @@ IGNORED = -100
 def example_means(values: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
     """The mean of each example's values, and which examples count; None where all of them do.
 
-    All values count, unless examples have several whole numbers as labels: then those of the
-    labels that are `IGNORED` do not, and an example without any other is none.
+    All values count, unless examples have several whole numbers as labels: then the values of
+    labels that are `IGNORED` do not, nor does an example that has no other label.
     """
     rows = values.reshape(len(y), -1)
     if y.ndim == 1 or y.is_floating_point():

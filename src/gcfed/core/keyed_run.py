@@ -52,7 +52,7 @@ class KeyedRun(TorchFunctionMode):
 
 @cache
 def _unasked(function: FunctionType) -> Callable[..., Any]:
-    """The function without the question whether a mode takes its place, which would not end."""
+    """The function without its check for a mode that replaces it, which would recurse for ever."""
     asks = [name for name in function.__globals__ if name.startswith("has_torch_function")]
     scope = {**function.__globals__, **{name: lambda *_: False for name in asks}}
     code, closure = function.__code__, function.__closure__

@@ -89,9 +89,9 @@ def named_loss(text: str) -> Loss:
 
 
 def per_example(loss: Any) -> Loss:
-    """A loss that gives a number for each example; of torch's own, which take means, their twin.
+    """A loss that gives a number for each example; of torch's own, a twin that takes no mean.
 
-    What torch makes of a batch must be the mean over examples of what its twin gives.
+    What torch's loss gives for a batch must be the mean over examples of what its twin gives.
     """
     if isinstance(loss, type):
         raise InputError(f"loss={loss.__name__} is a class: write loss={loss.__name__}()")

@@ -119,7 +119,7 @@ class Updated(Protocol):
 class BatchMetric:
     """How well a model does, as a metric of torchmetrics says that is told of every batch.
 
-    ``better`` is what the metric itself says of it, and else higher.
+    Without ``better`` the metric itself says it, and if it does not, higher is better.
     """
 
     of: Updated

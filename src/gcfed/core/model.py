@@ -169,7 +169,7 @@ class Model:
         twin.evaluation_key = self.evaluation_key.to(device)
         for shell in twin._shells.values():
             shell.to(device)
-            tie_buffers(shell, self._ties)  # of which torch moves each alone
+            tie_buffers(shell, self._ties)  # torch moves each by itself, which unties them
         return twin
 
     def rewritten(self, change: Pass) -> "Model":

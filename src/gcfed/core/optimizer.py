@@ -25,14 +25,14 @@ class Optimizer(Protocol):
 
     @property
     def momentum(self) -> float | None:
-        """SGD's; None where a past gradient's weight in a step is no constant."""
+        """The momentum of SGD; None of an optimiser that weighs past gradients otherwise."""
 
     def init(self, params: Tree) -> State: ...
 
     def step(self, grads: Tree, state: State, params: Tree, lr: Tensor) -> tuple[Tree, State]: ...
 
     def in_place(self, params: list[Tensor], lr: float) -> InPlace:
-        """The same as torch has it, which changes ``params`` along the gradients it is given."""
+        """A function that does `step` by torch's own optimiser, and changes ``params`` in place."""
 
 
 RATES: Mapping[str, Range] = {"lr": "positive", "weight_decay": "at least 0"}

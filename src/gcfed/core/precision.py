@@ -30,7 +30,7 @@ class TorchSettings(NamedTuple):
     """The global settings of torch that change bits on a CPU."""
 
     matmul: str
-    deterministic: int  # 1 to be warned of what is not, 2 to have it refused, as torch has it
+    deterministic: int  # torch's debug mode: 1 warns of what is not, 2 refuses it
     fills_new_memory: bool
     dtype: torch.dtype
 
@@ -45,7 +45,7 @@ class TorchSettings(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """What `arithmetic` is to be told so that products are as precise in another process."""
+        """The argument with which `arithmetic` is as precise in another process."""
         return "float32" if self.matmul == "highest" else "tf32"
 
     def apply(self) -> None:

@@ -158,7 +158,7 @@ def _weight_of(layer: nn.Module, leaf: str, parameter: Tensor) -> tuple[Role, bo
 
 
 def _declared(modules: Mapping[str, nn.Module], every: Mapping[str, Tensor]) -> dict[Tensor, Role]:
-    """What modules say themselves; what an outer one says holds before what an inner one does."""
+    """The roles that modules declare; what an outer module declares goes before an inner one's."""
     roles: dict[Tensor, Role] = {}
     for path, module in modules.items():
         said = getattr(module, "parameter_roles", {})

@@ -48,7 +48,7 @@ def states() -> list[Any]:
 
 
 def drawn_since(before: Sequence[Any]) -> bool:
-    """Whether anything was drawn from them since they were there."""
+    """Whether anything was drawn from the generators since their states were ``before``."""
     (python, of_numpy, *of_torch), (now_python, now_numpy, *_) = before, states()
     same_numpy = all(np.array_equal(a, b) for a, b in zip(of_numpy, now_numpy, strict=True))
     return python != now_python or not same_numpy or torch_drew_since(of_torch)
@@ -66,6 +66,6 @@ def torch_states() -> list[Any]:
 
 
 def torch_drew_since(before: Sequence[Any]) -> bool:
-    """Whether anything was drawn from torch's generators since they were there."""
+    """Whether anything was drawn from torch's generators since their states were ``before``."""
     (host, *on_gpus), (now_host, *now_on_gpus) = before, torch_states()
     return on_gpus != now_on_gpus or not torch.equal(host, now_host)

@@ -241,7 +241,7 @@ def finite_rows(arrived: Arrived) -> list[int]:
 
 
 def _numbers(came: Arrived | Mean) -> list[Tensor]:
-    """All that travelled and is not counted."""
+    """All real numbers that travelled: counters are left out."""
     sent = tree.tensors((came.delta, came.message, came.buffers))
     return [x for x in sent if x.is_floating_point()]
 

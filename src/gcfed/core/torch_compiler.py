@@ -18,9 +18,9 @@ from gcfed.core.torch_internals import is_operation, make_fx, writes
 
 
 def be_deterministic(always: bool, *, warn_only: bool) -> None:
-    """`torch.use_deterministic_algorithms`, which imports torch's compiler only to tell it so.
+    """`torch.use_deterministic_algorithms`, but it does not import torch's compiler to tell it.
 
-    Where that is not there yet, it is told when it is first needed.
+    A compiler that is not imported yet is told when it is first needed.
     """
     if INDUCTOR_SETTINGS in sys.modules:
         torch.use_deterministic_algorithms(always, warn_only=warn_only)
@@ -32,7 +32,7 @@ INDUCTOR_SETTINGS = "torch._inductor.config"
 
 
 def compiler_settings() -> str:
-    """What somebody set of torch's compiler, which is nothing where it was not imported."""
+    """The settings of torch's compiler that were changed; none where it is not imported."""
     if INDUCTOR_SETTINGS not in sys.modules:
         return ""
     config = cast(Any, import_module(INDUCTOR_SETTINGS))
@@ -43,7 +43,7 @@ def compiler_settings() -> str:
 
 
 def _tell_compiler() -> None:
-    """What `be_deterministic` could not tell torch's compiler."""
+    """Tell torch's compiler what `be_deterministic` could not."""
     from torch._inductor import config
 
     if hasattr(config, "deterministic"):  # not before torch 2.10
@@ -185,7 +185,7 @@ def _compiled_at_once(
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
     class Simplify(CustomGraphPass):
-        """Does what comes after AOTAutograd, where nothing is found that was compiled before."""
+        """Does what follows AOTAutograd, unless compiled code is found in torch's cache."""
 
         def __call__(self, graph: Graph) -> None:
             _check_any_number(mode)

@@ -35,12 +35,12 @@ IS_TRIED = torch.__version__.startswith(tuple(f"{version}." for version in TRIED
 def grad(fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """`torch.func.grad`, of a function of one tree, without the import of torch's compiler.
 
-    Torch imports it to switch off what nobody can have switched on before.
+    Torch imports it only to switch off something that cannot be on before the import.
     """
 
     def gradient(tree: Any) -> Any:
         if "torch._dynamo" not in sys.modules and IS_TRIED:
-            with suppress(NotANumberError):  # of which torch says what is wrong
+            with suppress(NotANumberError):  # torch.func.grad then says what is wrong
                 return _grad(fn, tree, has_aux)
         return torch.func.grad(fn, has_aux=has_aux)(tree)
 
@@ -48,7 +48,7 @@ def grad(fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]
 
 
 class NotANumberError(Exception):
-    """What a gradient was asked for of is not one number, or has no other value beside it."""
+    """A function gave no single number to differentiate, or no pair where ``has_aux`` is true."""
 
 
 def _grad(fn: Callable[..., Any], tree: Any, has_aux: bool) -> Any:
@@ -121,7 +121,7 @@ def onednn_linear() -> Any:
 
 
 def memory_of(x: Tensor) -> StorageWeakRef:
-    """What is equal for tensors in the same memory alone, also once that was freed."""
+    """A key that is equal only for tensors in the same memory, even after it was freed."""
     return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
 
 

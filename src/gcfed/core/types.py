@@ -33,7 +33,7 @@ class Examples(NamedTuple):
         return self.x if isinstance(self.x, LazyInputs) else None
 
     def in_memory(self) -> "Examples":
-        """The tensors alone, for another process; `with_lazy` puts inputs still to be read back."""
+        """The tensors alone, for another process; `with_lazy` puts back inputs still to be read."""
         return self if self.lazy is None else Examples(self.y[:0], self.y)
 
     def with_lazy(self, x: LazyInputs | None) -> "Examples":

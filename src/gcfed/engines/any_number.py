@@ -46,7 +46,7 @@ class AnyNumber:
             fn(*tree.unflatten(arguments, flat))
             return []
 
-        with without_memory(), without_loops():  # of a million turns
+        with without_memory(), without_loops():  # a loop would take a million turns
             self._trace = make_core_fx(on_leaves)(*self._examples(PRIME))
         read_sources(self._trace.graph)
         skip_views(self._trace.graph)

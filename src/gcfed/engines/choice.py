@@ -50,7 +50,7 @@ def choose(
 ) -> Choice:
     """The engine asked for; for ``"auto"`` the one that suits ``model`` where it lies.
 
-    ``own_draws`` are the modules whose numbers are good for one client at a time alone.
+    ``own_draws`` are modules whose random numbers no key can give: one client trains at a time.
     """
     if engine == "auto":
         return _auto(model, batch_size, precision, own_draws)

@@ -11,7 +11,7 @@ from gcfed.core.client import ClientTask, Job, Trained
 from gcfed.engines.recorder import Recorder
 
 Train = Callable[[Sequence[Job]], list[Trained]]
-"""Trains the cohorts of one or several runs; each goes out as it came, clients stacked."""
+"""Trains the cohorts of one or several runs; gives a result for each, its clients stacked."""
 
 
 class Engine(ABC):
@@ -35,19 +35,19 @@ class Engine(ABC):
         return "by torch"
 
     def test_task(self, task: ClientTask) -> ClientTask:
-        """What models are judged by: the clients' task, by the layers that an engine has for it."""
+        """The clients' task as models are evaluated by it: with the engine's own layers, if any."""
         return task
 
     def beside(self) -> AbstractContextManager[object]:
-        """Inside, the process that has clients trained does its own part of a round."""
+        """Inside, the calling process does its own part of a round, such as the server's step."""
         return nullcontext()
 
     def recorder_on(self, device: torch.device) -> Recorder | None:
-        """What records work on a device that goes on by itself; None where all is done at once."""
+        """A recorder for a device that works asynchronously; None where operations are awaited."""
         return None
 
     def prepare(self, device: torch.device) -> None:  # noqa: B027 (many engines need nothing)
-        """Begin, beside what comes before the first round, with what takes long on a device."""
+        """Start slow preparations for a device, which go on while the first round is made ready."""
 
     def close(self) -> None:  # noqa: B027 (many engines hold nothing)
         """Let go of processes, graphs and memory; the next call starts anew."""

@@ -32,8 +32,8 @@ from gcfed.kernels.precompiling import hash_triton
 class GraphEngine(Engine):
     """Trains all clients of a lineup at once, by a program that is made in the first round.
 
-    What cannot be compiled is captured as it is, and what cannot be captured runs eagerly; either
-    way with a sentence.
+    A step that cannot be compiled is captured as it is, and one that cannot be captured runs
+    eagerly; either way there is a warning.
     """
 
     pads = True

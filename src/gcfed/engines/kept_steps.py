@@ -1,7 +1,7 @@
 """Compiled steps, kept on the disk and found again without a trace and without torch's compiler.
 
 A step is known by what it does: it is run once, for the first client, and the operations that reach
-the device are written down.  A hook that changed, or a number in it, is so another step.
+the device are written down.  So a changed hook, or a changed number in one, makes another step.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from gcfed.core.torch_internals import Listener, memory_of, tree_flatten, tree_l
 from gcfed.kernels.launching import NAMESPACE
 
 ASKED = ("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_")
-"""How variables begin that may change what is compiled."""
+"""Prefixes of the environment variables that may change what is compiled."""
 
 MOST = 1_000
-"""Of constants with more numbers the compiler makes what cannot be kept."""
+"""The most numbers of a constant: compiled code with a larger one cannot be kept."""
 
 TWICE = 2
-"""The first client stands for so many, so that no axis of clients looks like one of length 1."""
+"""How often the first client is repeated, so that the axis of clients is not one of length 1."""
 
 
 class KeptStep:
@@ -46,7 +46,7 @@ class KeptStep:
     def of(
         cls, step: Callable[..., object], arguments: tuple[Any, ...], mapped: Sequence[bool]
     ) -> "KeptStep | None":
-        """None for what is not compiled, or for tensors that kernels would not take."""
+        """The place of a step; None if tensors are not aligned for kernels or the step fails."""
         leaves = tree.tensors(arguments)
         if not are_aligned(leaves):
             return None
@@ -63,7 +63,7 @@ class KeptStep:
         return not self._note.is_there()
 
     def find(self, tensors: Sequence[Tensor]) -> Callable[..., Any] | None:
-        """The step, if it was kept and can be run, which it is once: that writes into tensors."""
+        """The kept step, or None; it is run once as a trial, which writes into ``tensors``."""
         with suppress(Exception):  # then it is compiled, as if it had not been kept
             step = loaded(from_plain(json.loads(self._note.read())), self._device.index)
             with torch.no_grad():
@@ -72,10 +72,10 @@ class KeptStep:
         return None
 
     def kept(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The step as it was compiled, kept when it runs for the second time.
+        """The compiled step, whose code is written to the disk when it runs for the second time.
 
-        The first run chooses its kernels, the second is by what will be found.  Both are made only
-        to prepare for a recording, so what a failure leaves in the arguments is no matter.
+        In the first run the compiler chooses kernels; the second runs the code to be kept.  Both
+        only prepare for a recording, so it does not matter what a failure leaves in the arguments.
         """
         if not isinstance(compiled, CompiledStep):
             self._note.write()

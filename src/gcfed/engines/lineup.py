@@ -46,12 +46,12 @@ class Lineup:
         return cls(task, cohort, [steps[k] for k in order], width, jobs, order)
 
     def filled(self) -> "Lineup":
-        """As many clients as there is room for: those too many, copies of the first, do nothing."""
+        """The lineup filled up to its room with copies of the first client, which do nothing."""
         missing = sum(job.room for job in self.jobs) - len(self.order)
         if not missing:
             return self
         cohort = tree.map(lambda x: _repeat_first(x, missing), self.cohort)
-        if len(self.order) == 1:  # what all share cannot be seen of one
+        if len(self.order) == 1:  # `is_shared` cannot tell for a single client
             room, first = 1 + missing, tree.take(self.cohort, 0)
             cohort = cohort._replace(**{f: tree.expand(getattr(first, f), room) for f in RECEIVED})
         idle = [self.order[0]] * missing
@@ -123,7 +123,7 @@ class Lineup:
 
 
 def are_same(one: Examples | None, other: Examples | None) -> bool:
-    """Whether two are the same inputs with the same labels, in one place; or none, both of them."""
+    """Whether both are the same inputs and labels, in the same memory, or both None."""
     if one is None or other is None:
         return one is other
     return one.x is other.x and one.y is other.y

@@ -8,7 +8,7 @@ from gcfed.engines.block_trainer import BlockTrainer
 
 T = TypeVar("T")
 
-DEATHS = 3  # for each worker, without a piece done between them, until a run is given up
+DEATHS = 3  # a run ends after more of them per worker with no piece of work done in between
 
 
 class RayCrew:

@@ -35,7 +35,7 @@ class RayWorkers(Engine):
     name = "ray"
 
     def __init__(self, *, workers: int = 2, block: int = 8, engine: str = "sequential") -> None:
-        """Take so many workers, blocks of so many clients, and what each trains a block by."""
+        """Set the number of workers, of clients in a block, and the engine that trains a block."""
         require_ray()
         for key, count in (("workers", workers), ("block", block)):
             if count < 1:
@@ -49,7 +49,7 @@ class RayWorkers(Engine):
         self._program: RayProgram | None = None
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
-        with generators_kept():  # Ray draws by Python's, for names of its own
+        with generators_kept():  # Ray draws names of its own from Python's generator
             return self._train(jobs)
 
     def _train(self, jobs: Sequence[Job]) -> list[Trained]:

@@ -51,16 +51,16 @@ class Recorder(ABC):
 
     @abstractmethod
     def capture(self, body: Body) -> Callable[[], None]:
-        """Record ``body``; what is given replays it.
+        """Record ``body``; the result is a function that replays it.
 
-        To that end ``body`` runs several times, so what it changes must be restored afterwards.
+        Recording runs ``body`` several times, so what it changes must be restored afterwards.
         """
 
 
 class Recording(Generic[T]):
-    """A function of tensors, recorded: its arguments are put where it found the first ones.
+    """A recorded function of tensors: new arguments are copied over the first ones.
 
-    All lie on one device: what a host computes is not recorded, and would stay as it was.
+    All lie on one device: what the host computes is not recorded, and would keep its first value.
     """
 
     def __init__(self, recorder: Recorder, fn: Callable[..., T], *arguments: Any) -> None:
@@ -83,7 +83,7 @@ class Recording(Generic[T]):
 
 @cache
 def prepare_to_compile(device: torch.device) -> None:
-    """Begin with what compiling takes, once, so that it is there when it is needed."""
+    """Get ready to compile, once: set where code is kept; if none is yet, start the compiler."""
     _keep_compiled_code(device)
     if nothing_is_compiled():
         start_compiler()
@@ -96,9 +96,8 @@ def _keep_compiled_code(device: torch.device) -> None:
 class CudaRecorder(Recorder):
     """CUDA graphs, which share one pool of memory, and streams.
 
-    What is replayed beside the graphs of another recorder is recorded on a ``stream`` that no other
-    records on, for torch gives products the same workspace wherever the stream is the same, and has
-    few streams to give.
+    A recorder whose graphs are replayed beside those of another needs a ``stream`` of its own:
+    torch gives all products on one stream the same workspace, and has few streams to give.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
@@ -156,7 +155,7 @@ class CudaRecorder(Recorder):
         )
         current = torch.cuda.current_stream()
         try:
-            with unsearched(), capturing:  # a graph that is garbage, ended here, would spoil it
+            with unsearched(), capturing:  # to free an old graph here would spoil it
                 body()
         except BaseException:  # torch leaves its stream set, and its memory as being recorded to
             torch.cuda.set_stream(current)

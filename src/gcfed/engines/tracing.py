@@ -33,11 +33,11 @@ def inductor(trace: GraphModule, examples: Sequence[Tensor] | None = None) -> Ca
 
 
 def keep_hashes(graph: Graph) -> None:
-    """Have torch's compiler keep in between what the hashes of random keys come to.
+    """Have torch's compiler keep intermediate results of the hashes that make random keys.
 
-    It writes an operand down anew for each use and looks for repetitions later: of twenty times
-    ``x ^ (x >> 16)``, one after the other, up to a million operations.  What a view of given
-    strides is taken of it keeps, so such views, which change nothing else, go in between.
+    It writes an operand down anew for each use and looks for repetitions later: twenty times
+    ``x ^ (x >> 16)``, one after the other, become up to a million operations.  It keeps a tensor of
+    which a view is taken by strides, so such views, which change nothing else, are put in between.
     """
     written: dict[Node, int] = {}
     for node in graph.nodes:

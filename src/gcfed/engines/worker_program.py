@@ -21,7 +21,7 @@ from gcfed.kernels.onednn import multiply_by_onednn
 from gcfed.kernels.simplifying import simplify
 
 CHANGING = Progress._fields.index("buffers")
-"""From here on, what a client comes to is other tensors after a step; weights are written into."""
+"""Fields of `Progress` from here on are new tensors after a step; weights are written into."""
 
 Gradients = Traced[tuple[Any, Tensor, Any]]
 """`ClientTask.gradients` as a trace."""
@@ -134,5 +134,5 @@ def _laid_as(p: Tensor, g: Tensor) -> Tensor:
 
 
 def _laid_out(at: Progress) -> Progress:
-    """Weights of its own to step in place, as the convolutions like them."""
+    """Progress with its own copy of the weights, channels-last, to be changed in place."""
     return at._replace(params=tree.map(lambda w: channels_last(w.clone()), at.params))

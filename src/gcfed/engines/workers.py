@@ -58,7 +58,7 @@ class Workers(Engine):
         return "by oneDNN" if is_faster() else "by torch"
 
     def beside(self) -> AbstractContextManager[object]:
-        """With one thread: others of torch's would wait on the cores that train, and take them."""
+        """With one thread: more threads of torch's here would take the cores that train clients."""
         return threads(1)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class WorkerProgram:
             raise
 
     def close(self) -> None:
-        """End the processes and let go of the memory, which a traceback may keep this one from."""
+        """End the processes and free the memory, even while a traceback refers to this object."""
         self.pool.close()
         self._shared = SharedTensors((), ())
 

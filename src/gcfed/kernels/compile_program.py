@@ -47,7 +47,7 @@ def is_noted(target: Target, version: str, launch: tuple[Any, ...]) -> bool:
 
 
 def _note(target: Target, version: str, launch: tuple[Any, ...]) -> Any:
-    """The place of a note among what Triton keeps: who deletes that deletes the note."""
+    """The place of a note in Triton's folder, so that both are deleted together."""
     from triton.runtime.cache import get_cache_manager
 
     source = inspect.getsource(import_module(launch[0]))

@@ -79,7 +79,7 @@ class Convolution(torch.autograd.Function):
 
 
 def _bordered(x: Tensor, padding: int) -> tuple[Tensor, int]:
-    """Images as kernels read them, and how wide a border these are to think of."""
+    """Images as kernels read them, and the width of the border that is not in memory."""
     channels = x.shape[3]
     if pads_itself(channels):
         return x.contiguous(), padding
@@ -161,8 +161,7 @@ class Normalization(torch.autograd.Function):
 
 
 LARGEST = 2**31
-"""So many numbers in one client's images are too many for convolutions, whose kernels count them in
-32 bits."""
+"""The kernels of convolutions count in 32 bits: one client's images must have fewer numbers."""
 
 
 class FusedConv2d(nn.Module):
@@ -189,7 +188,7 @@ class FusedConv2d(nn.Module):
         return y.permute(0, 3, 1, 2)
 
     def _most_numbers(self, x: Tensor) -> int:
-        """Of the images with their border, or of what is made of them: as kernels see them."""
+        """How many numbers the images with their border have, or the outputs if these have more."""
         out, channels, size, _ = self.weight.shape
         sides = [side + 2 * self.padding for side in x.shape[2:]]
         made = [(side - size) // self.stride + 1 for side in sides]

@@ -22,7 +22,7 @@ def fuse_layers(module: nn.Module, watched: Sequence[str] = ()) -> tuple[nn.Modu
 
     The ReLU and the 2x2 max-pool after a layer, and what is added to a group norm, become part of
     it where a symbolic trace shows all that the module does; else layers are replaced one by one.
-    Somebody reads what comes into the modules that are ``watched``, so they stay.
+    Modules that are ``watched`` stay, since their inputs are read as features.
     """
     followed = _followed(module, watched)
     if followed is None:
@@ -33,7 +33,7 @@ def fuse_layers(module: nn.Module, watched: Sequence[str] = ()) -> tuple[nn.Modu
 
 
 def _owners_of_weights_read(graph: fx.Graph) -> set[str]:
-    """The layers whose weights are also used beside them, in the dtype that layers have."""
+    """The layers whose weights the module also reads directly, and expects in the model's dtype."""
     return {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
 
 
@@ -112,7 +112,7 @@ class _Unseen(TorchFunctionMode):
 def _followed(
     module: nn.Module, watched: Sequence[str]
 ) -> tuple[fx.Graph, dict[str, list[str]], set[str]] | None:
-    """The module's calls without what layers will do after them, and that; layers that must stay.
+    """The calls that layers do not take over, what each layer takes over, and the layers to spare.
 
     None if a trace does not show all that the module does.
     """
@@ -162,7 +162,7 @@ def _with_residual(graph: fx.Graph, norm: fx.Node, layers: dict[str, nn.Module])
 
 
 def _only_layers_between(norm: fx.Node, total: fx.Node, layers: dict[str, nn.Module]) -> bool:
-    """Whether a norm may wait for its sum: torch's layers write into nothing that it reads."""
+    """Whether a norm may run as late as its sum: no call between writes into what it reads."""
     node = norm.next
     while node is not total:
         layer = layers.get(str(node.target)) if node.op == "call_module" else None
@@ -173,7 +173,7 @@ def _only_layers_between(norm: fx.Node, total: fx.Node, layers: dict[str, nn.Mod
 
 
 def _added_to(norm: fx.Node, total: fx.Node) -> fx.Node | None:
-    """The other one of a sum of two."""
+    """The other term, if ``total`` adds two and may be moved into the norm; else None."""
     if total.target not in (operator.add, operator.iadd, torch.add) or total.kwargs:
         return None
     others = [x for x in total.args if x is not norm]
@@ -186,7 +186,7 @@ def _added_to(norm: fx.Node, total: fx.Node) -> fx.Node | None:
 def _absorb(
     graph: fx.Graph, node: fx.Node, layers: dict[str, nn.Module], wanted: Sequence[str]
 ) -> list[str]:
-    """Take out of the graph what follows a layer that will do it too."""
+    """Remove from the graph what follows a layer and will be done by it; return the names."""
     found = []
     for name in wanted:
         users = list(node.users)

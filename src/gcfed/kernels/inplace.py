@@ -79,5 +79,5 @@ def is_view(node: Node) -> bool:
 
 
 def _is_known(node: Node) -> bool:
-    """Whether it is an operation that says what it shares; others may keep what they read."""
+    """Whether a node is an operation whose sharing of memory is known; others may keep inputs."""
     return is_operation(node.target) or node.target is operator.getitem

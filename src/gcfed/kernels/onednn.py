@@ -1,4 +1,4 @@
-"""Products of float32 matrices by oneDNN, on CPUs where torch's own use half of a core.
+"""Products of float32 matrices by oneDNN, on CPUs where torch's own are half as fast.
 
 Torch multiplies matrices by Intel's MKL, which keeps to AVX2 on the CPUs of AMD.  oneDNN, by which
 torch does convolutions, uses AVX-512 on them too and is about twice as fast.

@@ -14,7 +14,7 @@ def packed(w: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
 
 
 def turned(rows: Tensor, shape: torch.Size, outputs: int) -> Tensor:
-    """What is `packed`, so many outputs of an input innermost: [places and inputs, outputs]."""
+    """`packed` kernels turned to [places and inputs, outputs], padded to so many outputs."""
     out, inputs, *size = shape
     places = rows.reshape(out, size[0] * size[1], -1)[..., :inputs]
     return padded(places.permute(1, 2, 0), 0, outputs - out).contiguous().flatten(0, 1)
@@ -57,11 +57,11 @@ class Halves(torch.autograd.Function):
 
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A tensor in bfloat16 and what that leaves of it, also in bfloat16; nothing if it is so.
+    """A tensor rounded to bfloat16, and the rest in bfloat16; None if the tensor is bfloat16.
 
     Both together keep 16 bits of a number.  It is rounded by its bits, since the compiler of a step
-    leaves out a cast there and back.  What is not finite stays so, and what is rounded beyond
-    bfloat16's largest number becomes so.
+    leaves out a cast there and back.  Numbers that are not finite stay so, and those rounded beyond
+    bfloat16's largest number are no longer finite.
     """
     if x.dtype == torch.bfloat16:
         return x, None

@@ -158,10 +158,10 @@ def _convolve_back_shape(
 def convolve_back(
     g: Tensor, w: Tensor, size: int, stride: int, pad: int, rows: int, columns: int, channels: int
 ) -> Tensor:
-    """The gradient of what `convolve` read, from that of what it made.
+    """The gradient of the images that `convolve` read, from the gradient ``g`` of its outputs.
 
-    That was images of so many rows, columns and channels, with a border of ``pad`` in memory or
-    not; ``g`` may have more channels than kernels made, a multiple of 16, ``w`` more than wanted.
+    The images have so many rows, columns and channels, with a border of ``pad`` in memory or not.
+    ``g`` may be padded to a multiple of 16 channels, and ``w`` may have more than are wanted.
     In float32 the channels of ``g`` are innermost in ``w`` (`operands.turned`), as TF32 wants it.
     """
     g, w = g.contiguous(), _inside(w)

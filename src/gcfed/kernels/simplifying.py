@@ -18,7 +18,7 @@ COPY = torch.ops.aten.copy_.default
 
 
 def simplify(graph: Graph) -> None:
-    """Keep as tensors of the module what no argument enters, and turn no matrix twice."""
+    """Store what depends on no argument as tensors of the module; drop double transposes."""
     for node in graph.nodes:
         if node.target is TURN and node.args[0].target is TURN:
             node.replace_all_uses_with(node.args[0].args[0])
@@ -30,9 +30,10 @@ def simplify(graph: Graph) -> None:
 
 
 def read_sources(graph: Graph) -> None:
-    """Where a trace copies one value over another, both its own, let it read the first on.
+    """Where a trace copies one of its own values over another, read the source instead.
 
-    Torch copies so in a similarity of cosines; what writes into arguments alone compiles sooner.
+    Torch makes such copies in cosine similarity; a trace that writes into arguments alone compiles
+    faster.
     """
     place = {node: i for i, node in enumerate(graph.nodes)}
     copies = _writes(graph)
@@ -54,7 +55,7 @@ def read_sources(graph: Graph) -> None:
 
 
 def skip_views(graph: Graph) -> None:
-    """Where a view of a view is what there was at first, let it be read instead.
+    """Where a view of a view is the original tensor again, read the original instead.
 
     A layer that is mapped over clients gives its operator a client axis, and vmap takes it away.
     """
@@ -100,7 +101,7 @@ def _constants(graph: Graph) -> dict[Node, Tensor]:
 
 
 def _given_out(graph: Graph) -> set[Node]:
-    """What a trace gives out, and what that is a view of: who gets it may write into it."""
+    """The outputs of a trace, and what they are views of: the caller may write into them."""
     found: set[Node] = set()
     for node in next(node for node in graph.nodes if node.op == "output").all_input_nodes:
         found.add(node)

@@ -1,4 +1,4 @@
-"""How large the tiles of the kernels are: by one client's shapes alone, so that bits are too.
+"""The tile sizes of kernels: they, and so the bits, depend on one client's shapes alone.
 
 Chosen by time on an H200 (`benchmarks/tiles.py`), for the layers of the paper's models.
 """
@@ -67,8 +67,8 @@ def weights_tile(
 def norm_tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:
     """Channels, whole groups of ``size``, and pixels of a group norm's tile, and its warps.
 
-    All pixels of an image where registers hold those of so many channels that they are read by
-    sectors of memory; else a part at a time.
+    A tile has all pixels of an image if registers hold them for enough channels to read memory in
+    whole sectors; else it has a part of them.
     """
     held = power(pixels, 16, 1 << 30)
     most = min(64, max(16, 8192 // held))

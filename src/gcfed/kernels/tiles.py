@@ -4,9 +4,9 @@ Every tensor has a client axis first.  Images lie with their channels innermost,
 of an output pixel are a few contiguous pieces.  Their border of zeros is not in memory where a
 tile's inputs are all of one pixel (PAD): whether that one lies outside is asked once.  Operands are
 bfloat16, or float32 rounded to TF32; sums are float32, in an order that depends on one client's
-shapes alone: no atomics, and the same bits whoever trains beside.  Operands of TF32 have to lie
-with what is summed over innermost (TURNED), or be cut into two of bfloat16, as in `weight_tiles`,
-where the gradients of weights are.
+shapes alone: no atomics, and the same bits whoever trains beside.  For TF32, operands must have
+the axis that is summed over innermost (TURNED), or be cut into two of bfloat16 as in
+`weight_tiles`, which has the gradients of weights.
 """
 
 import triton

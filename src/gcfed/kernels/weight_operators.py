@@ -18,7 +18,7 @@ def _pixels(g: Tensor) -> int:
 
 
 def _halves(rest: Tensor | None) -> int:
-    """How many numbers an operand's number is."""
+    """How many numbers of bfloat16 stand for one number of an operand."""
     return 1 if rest is None else 2
 
 

@@ -5,8 +5,8 @@ bfloat16 but not in TF32, for which a tile would be turned around number by numb
 operands come as two of bfloat16 each, a number and its REST, and their product is three: all but
 that of the rests.  That keeps 16 bits of a number, where TF32 keeps 11.
 
-What a product reads, nothing else in its loop may read.  Triton (3.6 to 3.9) would keep one copy
-less of it in shared memory, and overwrite that while the product is still under way.
+Nothing else in a loop may read the operands of its product.  Triton (3.6 to 3.9) would keep one
+copy fewer of them in shared memory, and overwrite it while the product is still under way.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Rounds concluded ahead: before it is known whether what came is finite."""
+"""Rounds concluded ahead: before it is known whether the clients' updates are finite."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -62,9 +62,10 @@ def evaluate_together(setup: Setup, servers: Sequence[Server], test: TestSet) ->
 def begin_evaluation(
     setup: Setup, servers: Sequence[Server], test: TestSet, side: SideStream
 ) -> Callable[[], list[Scores]]:
-    """Have models of one task judged; what is given waits for their scores.
+    """Begin to evaluate models of one task; the result is a function that waits for the scores.
 
-    Nothing is read before the last batch is through, so that an accelerator need not be waited for.
+    No score is read before the last batch is through, so that an accelerator need not be waited
+    for.
     """
     found = as_metrics({"loss": loss(), **test.metrics})
     metrics = {name: m for name, m in found.items() if isinstance(m, Metric)}

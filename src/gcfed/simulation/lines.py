@@ -76,7 +76,7 @@ def begin_records(
     *,
     due: bool = True,
 ) -> Callable[[], list[Record]]:
-    """Have all computed that the lines of a round say; what is given waits for it and makes them.
+    """Begin to compute the lines of a round; the result is a function that waits and makes them.
 
     Until then a GPU and its host can go on with the next round: models are judged on ``side``, and
     hashes are made in a thread.

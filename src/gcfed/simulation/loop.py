@@ -63,9 +63,9 @@ def simulate_together(
     """Yield the rounds of several runs, all of whose clients an engine is given at once.
 
     Each round comes as the outcomes by run; a run that diverges has an error as its last, and the
-    others go on without it.  ``meanwhile`` is called once clients are trained, which on a GPU is
-    when it was told all of a round, and of the next where it can be: what the host has left to do
-    costs no time then.  The engine is closed when the last round is over, when a round fails, and
+    others go on without it.  ``meanwhile`` is called once clients are trained; on a GPU, once
+    it has been given all work of the round, and of the next if possible, so that what the host does
+    then costs no time.  The engine is closed when the last round is over, when a round fails, and
     when the generator is closed or forgotten.
     """
     if len({(_engine_of(setup), setup.schedule.rounds) for setup in setups}) != 1:
@@ -142,7 +142,7 @@ class _Rounds:
                 self._setups = _in_smaller_chunks(self._engine, self._setups, error)
 
     def rest(self) -> None:
-        """Wait for what was told and nobody wants any more, before the engine lets go of it."""
+        """Wait for work that the device was given, before the engine frees what that work uses."""
         with suppress(RuntimeError):  # of a device that failed, as the run has
             wait_for(self._setups[0].device)
 
@@ -166,8 +166,8 @@ class _Rounds:
     def _begin_early(self, now: Underway) -> Underway | None:
         """The next round, from where this one is expected to lead.
 
-        Without a recorder there is nothing to gain, and after a round that came out otherwise it is
-        not tried.  What goes wrong here goes wrong again when it is its turn.
+        Without a recorder there is nothing to gain, and after a round that did not end as expected
+        it is not tried.  An error here is dropped, and comes again when it is the round's turn.
         """
         states, t = now.expected, now.t + 1
         last = t == self._setups[0].schedule.rounds

@@ -65,7 +65,7 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Inside, an error that is not the user's words becomes an `InputError` that says ``what``."""
+    """Inside, any error but `NOT_THE_HOOKS` becomes an `InputError` that says ``what``."""
     try:
         yield
     except NOT_THE_HOOKS:

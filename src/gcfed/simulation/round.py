@@ -141,7 +141,7 @@ def receive(
 def arrive(
     setup: Setup, t: int, ids: Sequence[int], sent: Sent, trained: Trained
 ) -> tuple[Arrived, Upload]:
-    """What gets to the server of what clients send."""
+    """What the server gets from clients: what they sent, some of it corrupted by faults."""
     upload = _as_received(setup, t, ids, sent.key, trained.upload)
     arrived = Arrived(
         ids=list(ids),
@@ -162,7 +162,7 @@ def taken(
     trained: Trained,
     upload: Upload,
 ) -> Received:
-    """What came of clients before there is a mean; ``kept`` are the rows that count."""
+    """What was received from clients, as yet without a mean; ``kept`` are the rows that count."""
     travels, keep = setup.server_task.is_averaging, setup.keep
     up = (upload.delta, upload.message, trained.buffers if travels else {})
     down = (sent.anchor, sent.message, sent.buffers if travels else {})
@@ -181,7 +181,7 @@ def taken(
 
 
 def _as_received(setup: Setup, t: int, ids: Sequence[int], key: Tensor, upload: Upload) -> Upload:
-    """What arrives: some updates are not what was sent."""
+    """Updates as they arrive: faults corrupt those of some clients."""
     population = setup.population
     hit = [ids.index(i) for i, fate in population.struck(t, ids).items() if fate.corrupted]
     if not hit:
@@ -218,7 +218,7 @@ def result_of(
     length: float,
     wasted: int,
 ) -> RoundResult:
-    """A round as a whole, from where it led and what came; its step has a ``length``."""
+    """A round's result, from the state after it and what was received; ``length`` is its step's."""
     if not math.isfinite(length):
         raise DivergedError(at.round, "the step of the global weights is not finite")
     ids = [i for part in received for i in part.ids]

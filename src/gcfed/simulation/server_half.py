@@ -48,7 +48,7 @@ class ServerHalf:
     def _recording(
         self, recorder: Recorder, server: Server, arrived: Arrived, *given: Tensor
     ) -> "RecordedStep | None":
-        """Made once a round was like the one before; none from the first that is not."""
+        """The recording, made once two rounds in a row are alike; none any more once two differ."""
         before, self._before = self._before, _kind(server, arrived)
         if self._recorded is None and before == self._before:
             self._recorded = self._record(recorder, server, arrived, *given)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 THREADS = 4
-"""As many at most compute on the host beside what else it does."""
+"""The most threads that compute on the host beside its other work."""
 
 HIGH = -1
 """The priority of streams of our own: those on which engines record come from another pool."""
@@ -38,7 +38,7 @@ class SideStream:
     """Work on a GPU beside what its current stream does, and on the host beside what its thread
     does; without a GPU, all is done at once.
 
-    Who puts work here keeps what it reads until the last that it fetches has arrived.
+    What work here reads must be kept until the last result fetched from it has arrived.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -59,9 +59,9 @@ class SideStream:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Inside, work is put here, which waits for nothing: what it reads is there already.
+        """Inside, work goes to this stream and waits for nothing: what it reads must be there.
 
-        So what the current stream was asked for, the next rounds say, goes on beside it.
+        So the work of the current stream, such as the next rounds, goes on beside it.
         """
         if self._stream is None:
             yield
@@ -70,10 +70,10 @@ class SideStream:
             yield
 
     def repeat(self, what: Hashable, fn: Callable[[V], T], argument: V) -> T:
-        """``fn(argument)``, recorded when it is asked for a second time by this name.
+        """``fn(argument)``, recorded when it is asked for a second time by the name ``what``.
 
-        It must depend on nothing but the numbers of its argument, and what it gives is good until
-        the next time.  What cannot be recorded is done as it is written.
+        ``fn`` must depend on nothing but the numbers of its argument, and its result is good until
+        the next call.  If it cannot be recorded, it is called as it is.
         """
         known, recording = what in self._repeated, self._repeated.get(what)
         if recording is None and self._recorder is not None:
@@ -101,7 +101,7 @@ class SideStream:
         return _fetched(value, self._stream)
 
     def begin(self, compute: Callable[[], T]) -> Callable[[], T]:
-        """Have something computed by the host, beside what else it does; what is given waits."""
+        """Compute on the host beside its other work; the result is a function that waits for it."""
         if not self.is_beside:
             value = compute()
             return lambda: value
@@ -127,7 +127,7 @@ def fetch(value: Tensor) -> Fetched[Tensor]:
 
 
 def _fetched(value: T, stream: torch.cuda.Stream) -> Fetched[T]:
-    """All of one dtype are one copy, into memory that torch pins for it, so it does not wait."""
+    """Copy all tensors of a dtype at once into pinned memory of the host, without waiting."""
     leaves = tree.tensors(value)
     host: dict[int, Tensor] = {}
     for dtype in {x.dtype for x in leaves}:
@@ -147,7 +147,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def _recorded(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """What has come when all that a stream was given is done; to wait for it takes no core."""
+    """An event after all that a stream was given; to wait for it keeps no core busy."""
     event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     event.record(stream)
     return event

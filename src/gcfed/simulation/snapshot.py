@@ -26,10 +26,10 @@ class RoundResult:
     """A round's outcome; ``uploads`` (as sent), ``models`` (the clients' own) and ``losses`` are
     stacked in the order of ids.
 
-    A client's loss is the task's, on the batches, through the logits and at the points it trained
-    on: the mean over its steps, without what the algorithm adds as a penalty.  ``update_norm`` is
-    the length of the step of the global weights.  Bytes are what travelled, buffers included where
-    they are averaged.  ``absent`` clients were drawn and never answered, so they are not among the
+    A client's loss is the mean of the task's over its steps, at the points where gradients were
+    taken, through the algorithm's logits and without its penalty.  ``update_norm`` is the length of
+    the step of the global weights.  Bytes are what travelled, buffers included where they are
+    averaged.  ``absent`` clients were drawn and never answered, so they are not among the
     ids; those that were ``late`` or ``corrupted`` are.  ``chunk`` is how many were trained at once.
     """
 

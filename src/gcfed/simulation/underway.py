@@ -31,9 +31,9 @@ class Known(NamedTuple):
 class Underway:
     """Round ``t`` of every run that goes on; `finish` waits for it.
 
-    When it is made the clients, or the first chunk of them, are trained; a GPU is told to train
-    them.  Who then has the engine train others before `finish` sets ``is_overtaken``, for what
-    these clients sent is lost.
+    Making it trains the clients, or the first chunk of them; on a GPU it only starts that.  If the
+    engine is to train others before `finish`, set ``is_overtaken``: what these clients sent is then
+    lost.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Underway:
         return max(map(len, self._chunks.values()))
 
     def _take(self, i: int, c: int, received: list[Received]) -> None:
-        """Take in what a chunk of a run's clients sent, if it was not with trust."""
+        """Take in what a chunk of a run's clients sent, unless the round was concluded ahead."""
         begun = self._begun.get(i)
         result = None if begun is None else begun.finish()
         if result is not None:
