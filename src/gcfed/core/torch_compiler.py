@@ -144,8 +144,8 @@ def compile_for_any_number(trace: GraphModule, examples: Sequence[Tensor]) -> Ca
 def _operators_by_name() -> Iterator[None]:
     """Inside, torch's compiler describes an operator of ours by its name.
 
-    Torch 2.11 also writes down its arguments, for a log that nobody reads, and what led to each of
-    them, anew for every use.  For ResNet18 this takes as long as the rest of the compilation.
+    Torch 2.6 to 2.11 also write down, for a log that nobody reads, all that led to its arguments,
+    anew for every use: each block of a ResNet more than doubles the text, which takes minutes.
     """
     from torch._inductor.exc import OperatorIssue
 
