@@ -138,6 +138,16 @@ class TestWhatAStepIsKnownBy:
         assert known != what_it_does(scaled(2.0), (x.bfloat16(), w.bfloat16()), MAPPED)
         assert known != what_it_does(scaled(2.0), (x[:, :2], w[:2, :2]), MAPPED)
 
+    @pytest.mark.parametrize("twin", [Tensor.conj, torch._neg_view])
+    def test_whether_a_view_is_read_as_it_lies_there(self, twin):
+        x, w = torch.ones(3, 4, dtype=torch.complex64), torch.ones(4, 4, dtype=torch.complex64)
+
+        def step(which):
+            return lambda x, w: x.copy_((w, twin(w))[which][0])
+
+        one, other = (what_it_does(step(which), (x, w), MAPPED) for which in (0, 1))
+        assert one != other
+
     def test_not_how_many_clients_there_are(self, arguments):
         x, w = arguments
         known = what_it_does(scaled(2.0), (x, w), MAPPED)

@@ -151,7 +151,8 @@ class _Heard(Listener):  # type: ignore[no-untyped-call]
         where: object = self._places.setdefault(memory_of(x), None)
         if where is None:
             where = _value(x)
-        return repr((where, x.dtype, x.device, x.shape, x.stride(), x.storage_offset()))
+        bits = x.is_conj(), x.is_neg()  # by which some operations read a tensor otherwise
+        return repr((where, x.dtype, x.device, x.shape, x.stride(), x.storage_offset(), bits))
 
 
 def _value(constant: Tensor) -> object:
