@@ -11,6 +11,7 @@ import torch
 from test_recorded import on_cpu
 from torch import Tensor
 from torch.func import vmap
+from torch.utils.checkpoint import checkpoint
 
 from gcfed import parse
 from gcfed.core import torch_compiler, torch_internals
@@ -28,6 +29,7 @@ from gcfed.core.torch_internals import _grad
 from gcfed.engines import kept_steps
 from gcfed.engines.kept_steps import KeptStep, what_it_does
 from gcfed.engines.vectorized import Vectorized
+from gcfed.errors import reason
 from gcfed.simulation.loop import simulate
 
 CODE = StepCode(
@@ -352,6 +354,17 @@ def test_what_is_no_number_is_refused_in_torchs_words(given, aux, monkeypatch):
             gradient(x)
         errors.append(str(error.value))
     assert errors[0] == errors[1]
+
+
+def test_gradient_checkpointing_is_refused_in_plain_words():
+    """As by torch.func.grad, which other tests see."""
+
+    def saving(x):
+        return checkpoint(torch.sin, x, use_reentrant=False).sum()
+
+    with pytest.raises(RuntimeError) as error:
+        _grad(saving, torch.ones(3), False)
+    assert "checkpointing: switch it off" in reason(error.value)
 
 
 def test_a_constant_has_no_gradient():

@@ -47,13 +47,17 @@ def grad(fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]
     return gradient
 
 
+NO_HOOKS = "torch.func.grad doesn't support saved tensor hooks"
+"""What is said of gradient checkpointing, in words of torch's that `errors` knows."""
+
+
 class NotANumberError(Exception):
     """A function gave no single number to differentiate, or no pair where ``has_aux`` is true."""
 
 
 def _grad(fn: Callable[..., Any], tree: Any, has_aux: bool) -> Any:
     transforms = cast(Any, eager_transforms)
-    no_hooks = torch.autograd.graph.disable_saved_tensors_hooks("torch.func.grad has no such hooks")
+    no_hooks = torch.autograd.graph.disable_saved_tensors_hooks(NO_HOOKS)
     with no_hooks, transforms.grad_increment_nesting() as level, torch.enable_grad():
         inputs = transforms._wrap_all_tensors(tree, level)
         inputs = transforms._create_differentiable(inputs, level)
