@@ -214,6 +214,6 @@ def tie_buffers(module: nn.Module, ties: Mapping[str, str]) -> None:
     """Have the buffers that ``ties`` has by two names be one tensor, the one of the first name."""
     buffers = dict(module.named_buffers(remove_duplicate=False))
     for other, first in ties.items():
-        if other in buffers:
+        if other in buffers and first in buffers:  # a parameter may be the first
             path, _, name = other.rpartition(".")
             setattr(module.get_submodule(path), name, buffers[first])
