@@ -48,3 +48,9 @@ def told(tmp_path, monkeypatch):
 def test_what_a_cpu_says(told, text, vendor, processor):
     told(text)
     assert (cpu.cpu_vendor(), cpu.processor()) == (vendor, processor)
+
+
+def test_a_name_that_is_no_utf8(told, tmp_path):
+    (tmp_path / "cpuinfo").write_bytes(b"vendor_id : X\nmodel name : Virtual\xae\n")
+    told(None)
+    assert cpu.processor() == "Virtual\N{REPLACEMENT CHARACTER} (AVX2)"

@@ -33,7 +33,7 @@ def processor() -> str:
 def _told() -> dict[str, str]:
     """What Linux says of the first core, by name; nothing elsewhere."""
     try:
-        lines = CPUINFO.read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
     except OSError:
         return {}
     pairs = (line.partition(":") for line in lines)
