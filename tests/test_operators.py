@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 pytest.importorskip("triton")
 
@@ -490,6 +491,27 @@ def test_a_module_that_asks_what_it_is_given_is_not_traced(kind, traced):
     module, replaced = fuse_layers(kind())
     assert isinstance(module, fx.GraphModule) == traced
     assert replaced == ["conv", "fc"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: x.dtype is torch.float32,
+        lambda x: x.dtype in {torch.float32},
+        lambda x: x.grad_fn is None,
+        lambda x: x.device.type in {"cpu"},
+        lambda x: x.shape[0] in {2},
+        lambda x: "float" in str(x.dtype),
+        lambda x: tree_map_only(torch.Tensor, lambda _: True, x) is True,
+    ],
+)
+def test_a_module_that_asks_as_no_trace_shows_is_not_traced(ask):
+    class Asks(Base):
+        def forward(self, x):
+            return super().forward(2 * x if ask(x) else x)
+
+    module, replaced = fuse_layers(Asks())
+    assert not isinstance(module, fx.GraphModule) and replaced == ["conv", "fc"]
 
 
 @torch.no_grad()

@@ -61,6 +61,10 @@ class _ByLayers(fx.Tracer):
 
     doubted = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.attributes: list[_Attribute] = []
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return not any(m.children())
 
@@ -68,27 +72,49 @@ class _ByLayers(fx.Tracer):
         return _Proxy(node, self)
 
 
+TRACING = ("torch.fx.", "torch.nn.")
+"""The parts of torch that ask for themselves; others, as its pytrees, may ask for a module."""
+
+
 class _Doubting:
-    """What is in the place of a tensor, and notes when somebody but torch looks at its class."""
+    """What is in the place of a tensor, and notes when a module looks at its class or its hash."""
 
     tracer: Any
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # as isinstance and torch.is_tensor read it
-        asking = sys._getframe(1).f_globals.get("__name__", "")
-        self.tracer.doubted |= not asking.startswith("torch.")
+        self._doubt()
         return type(self)
+
+    def __hash__(self) -> int:  # as sets and dicts read it
+        self._doubt()
+        return id(self)
+
+    def _doubt(self) -> None:
+        asking = sys._getframe(2).f_globals.get("__name__", "")
+        self.tracer.doubted |= not asking.startswith(TRACING)
 
 
 class _Proxy(_Doubting, fx.Proxy):
     def __getattr__(self, name: str) -> Attribute:
         if not hasattr(Tensor, name):
             raise AttributeError(name)
-        return _Attribute(self, name)
+        found = _Attribute(self, name)
+        self.tracer.attributes.append(found)
+        return found
 
 
 class _Attribute(_Doubting, Attribute):
-    pass
+    called = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.called = True
+        return super().__call__(*args, **kwargs)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it went into an operation: else a module looked at it, as ``is`` does."""
+        return self.called or (self._node is not None and bool(self._node.users))
 
 
 class _Unseen(TorchFunctionMode):
@@ -125,7 +151,8 @@ def _followed(
     calls = [node for node in graph.nodes if node.op == "call_module"]
     targets = [node.target for node in calls]
     met = _names(fx.GraphModule(module, graph)) == _names(module)
-    if tracer.doubted or unseen.called or not met or not set(watched) <= set(targets):
+    shown = not tracer.doubted and all(a.is_traced for a in tracer.attributes)
+    if not shown or unseen.called or not met or not set(watched) <= set(targets):
         return None
     spared = _owners_of_weights_read(graph)
     layers = {n: m for n, m in module.named_modules() if n not in {*watched, *spared}}
