@@ -149,13 +149,13 @@ def _operators_by_name() -> Iterator[None]:
     """
     from torch._inductor.exc import OperatorIssue
 
-    in_full = OperatorIssue.__dict__["operator_str"]
-    by_name: Any = staticmethod(lambda target, args, kwargs: str(target))
-    OperatorIssue.operator_str = by_name
+    issue: Any = OperatorIssue
+    in_full = issue.__dict__["operator_str"]
+    issue.operator_str = staticmethod(lambda target, args, kwargs: str(target))
     try:
         yield
     finally:
-        OperatorIssue.operator_str = in_full
+        issue.operator_str = in_full
 
 
 def _check_any_number(mode: FakeTensorMode) -> None:
