@@ -57,6 +57,7 @@ class _ByLayers(fx.Tracer):
     """Looks into modules that have modules of their own, and into no others.
 
     ``doubted``: a module asked what its inputs are, which a symbolic trace would answer wrongly.
+    ``attributes``: what modules read of their inputs, such as a shape or a dtype.
     """
 
     doubted = False
