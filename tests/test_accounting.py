@@ -107,7 +107,10 @@ def test_the_command(gcfed, tmp_path):
     ("words", "said"),
     [
         (["--algorithm", "gcfed"], "gcfed adds no noise"),
-        (["--algorithm", NOISY], "an epsilon depends on the number of clients: set clients"),
+        (
+            ["--algorithm", NOISY],
+            "depends on the number of clients: give --clients, or set clients",
+        ),
         (["--algorithm", NOISY, "--delta", "2"], "--delta is between 0 and 1, such as 1e-5"),
     ],
 )

@@ -314,12 +314,16 @@ def test_a_seed_that_diverges_leaves_the_others(gcfed, tmp_path):
     assert summary["test_accuracy_mean"] == pytest.approx(np.mean(kept))
 
 
-def test_ctrl_c_keeps_what_was_done(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_was_done(tmp_path, number):
+    """And so does the end of a Slurm job, which all processes are told of."""
     code = "from gcfed.cli import main; main()"
     command = [sys.executable, "-c", code, "run", *flags(rounds=100_000), "--out", "a", "--json"]
+    command += ["--set", "engine=workers(processes=2)"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, cwd=tmp_path, env=environment, start_new_session=True, **pipes
     ) as process:
         rounds = tmp_path / "a" / "rounds.jsonl"
         for _ in range(600):  # lines are there while the run goes on
@@ -327,7 +331,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
                 break
             time.sleep(0.1)
         assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, number)
         out, err = process.communicate(timeout=60)
     summary = json.loads(out)
     kept = lines(tmp_path / "a")

@@ -391,6 +391,15 @@ def test_a_picture_is_whole_or_not_there(gcfed, root, tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["data"]
 
 
+def test_a_file_that_cannot_be_written_is_told_by_its_own_name(gcfed, root, monkeypatch):
+    def refuse(dir, prefix, suffix):
+        raise PermissionError(13, "Permission denied", f"{dir}/{prefix}x{suffix}")
+
+    monkeypatch.setattr("gcfed.files.tempfile.mkstemp", refuse)
+    answer = gcfed("data", "partition", "--out", "a.png")
+    assert answer.code == 2 and "error: a.png: Permission denied" in answer.err
+
+
 def test_names_of_classes_are_no_formulas(gcfed, root):
     for name in ("$x", "$\\wrong$"):
         folder = root / "mine" / name

@@ -689,7 +689,8 @@ def test_resume_on_the_command_line(gcfed, tmp_path):
     assert (tmp_path / "a/summary.json").read_text() == (
         tmp_path / "straight/summary.json"
     ).read_text()
-    assert gcfed("resume", "a/seed-0").code == 0
+    again = gcfed("resume", "a/seed-0")
+    assert again.code == 0 and "a/seed-0 has no round left to do: --rounds" in again.err
     wrong = gcfed("resume", "none")
     assert wrong.code == 2
     assert "none is neither a run nor a folder of runs" in wrong.err

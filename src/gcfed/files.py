@@ -10,11 +10,14 @@ from typing import Any
 
 from gcfed.errors import InputError
 
+PART = ".part"
+"""How the name of a file ends that is not whole yet."""
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a file, and put it in the place of ``path`` in one step."""
     with naming(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -53,11 +56,12 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an error of the disk say which file it met."""
+    """Let an error of the disk say which file it met, and not one beside it on the way there."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if not error.filename or Path(error.filename).suffix == PART:
+            error.filename = str(path)
         raise
 
 

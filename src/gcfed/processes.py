@@ -79,6 +79,7 @@ class FreshProcess(subprocess.Popen[bytes]):
     def __init__(self, code: str, *descriptors: int) -> None:
         start = (
             "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
             f"sys.path[:] = {sys.path!r}; {code}"
         )
         super().__init__([sys.executable, "-c", start], pass_fds=descriptors)
@@ -190,7 +191,8 @@ def _serve_forked(work: Work, pipe: Connection, others: Sequence[Connection]) ->
 
 def serve(pipe: Connection, work: Work) -> None:
     """The life of a process: until the other end of its pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # Slurm sends the second to every process
+        signal.signal(number, signal.SIG_IGN)  # the parent handles it, and ends this process
     gc.enable()  # what a forked parent may have put off
     torch.set_num_threads(1)
     keep_freed_memory()

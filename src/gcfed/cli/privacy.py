@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gcfed.cli import console
-from gcfed.cli.options import Plugins, clients_option, path_argument, setting_option
+from gcfed.cli.options import Plugins, path_argument, setting_option
 from gcfed.errors import InputError
 
 EVERY, MOST_ROWS = 100, 20
@@ -20,7 +20,9 @@ def privacy(
         str | None,
         setting_option(WHAT, "A chain with clip_update and noise.", "the config's", "algorithms"),
     ] = None,
-    clients: Annotated[int | None, clients_option(WHAT)] = None,
+    clients: Annotated[
+        int | None, setting_option(WHAT, "Number of clients.", "the config's; else it is needed")
+    ] = None,
     cohort: Annotated[int | None, setting_option(WHAT, "Clients in a round.", "5")] = None,
     rounds: Annotated[int | None, setting_option(WHAT, "Number of rounds.", "100")] = None,
     delta: Annotated[

@@ -69,6 +69,8 @@ def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False
 def resume(runs: Sequence[Run], rounds: int | None, quiet: bool = False) -> list[Run]:
     """Go on with runs that are trained together, showing how far they are."""
     total = rounds or max(run.config.rounds for run in runs)
+    if not quiet and all(run.summary["status"] == "finished" for run in runs) and not rounds:
+        console.say(f"{runs[0].path} has no round left to do: --rounds gives it more")
     with _watched(runs[0].config, total, quiet) as observe:
         resume_together(runs, rounds, observe)
     runs = [load_run(run.path) for run in runs]

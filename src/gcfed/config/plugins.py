@@ -32,7 +32,10 @@ def load_plugin(path: str | Path) -> ModuleType:
         if not name.startswith(PREFIX) and _is_of(imported, file):
             return imported
     if not file.is_file():
-        raise InputError(f"there is no plugin {path}")
+        raise InputError(
+            f"there is no plugin {path}: put it there, a link will do; or run the config.toml of a "
+            "run with --set 'plugins=[\"FILE.py\"]'"
+        )
     name = f"{PREFIX}{file.stem}_{len(_loaded)}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

@@ -70,7 +70,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         reason = getattr(error, "msg", error)
         raise InputError(f"{path} is damaged in line {len(found) + 1}: {reason}") from None
     except OSError as error:
-        raise InputError(f"{path} is damaged: {error}") from None
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     return found
 
 

@@ -65,7 +65,9 @@ def mechanism_of(algorithm: Algorithm, config: Config) -> Mechanism | None:
     if noise is None:
         return None
     if config.clients is None:
-        raise InputError("an epsilon depends on the number of clients: set clients")
+        raise InputError(
+            "an epsilon depends on the number of clients: give --clients, or set clients"
+        )
     is_random = (config.sampler, config.availability) == ("uniform", "always")
     return Mechanism(noise.multiplier, config.cohort, config.clients, is_random)
 
