@@ -1,6 +1,7 @@
 """What the command line says of itself, and how little it needs for that."""
 
 import ast
+import io
 import json
 import pickle
 import shlex
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import gcfed as package
 from gcfed.cli import console
@@ -239,6 +241,40 @@ def test_nothing_becomes_a_picture(capsys):
     said = capsys.readouterr()
     assert said.out.count("f.py:X:") == 3
     assert said.err.count("f.py:X:") == 2
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A terminal 60 columns wide, as a file."""
+    shown = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one is 80 columns wide
+    options = {"force_terminal": True, "width": 60, "color_system": None}
+    monkeypatch.setattr(console, "out", Console(file=shown, **options))
+    return shown
+
+
+def test_a_table_on_a_terminal_breaks_no_word_and_no_number(screen):
+    numbers = ("5,167.04 (0.31)", "1,033.44 (0.57)")
+    prose = "what a reader sees of a table that is long"
+    console.table(("parameter name", "size", "share", "it is"), [("conv1.weight", *numbers, prose)])
+    said = screen.getvalue()
+    assert all(word in said for word in ("conv1.weight", *numbers, *prose.split()))
+    assert max(map(len, said.splitlines())) <= 60
+
+
+def test_a_path_too_long_for_a_terminal_stands_below_its_row(screen):
+    path = "runs/gcfed-fashion10k-mlp-seed-0-e348123a16"
+    console.table(("algorithm", "status", "run"), [("gcfed", "finished", path)] * 2)
+    row = ["gcfed      finished", f"  {path}"]
+    lines = [line.rstrip() for line in screen.getvalue().splitlines()]
+    assert lines == ["algorithm  status", "  run", *row, *row]
+
+
+def test_what_fits_no_terminal_has_a_whole_line_for_each_row(screen):
+    heads = tuple(f"heading-{k}" for k in range(9))
+    console.table(heads, [tuple("1,033.4" for _ in heads)])
+    lines = [line.split() for line in screen.getvalue().splitlines()]
+    assert lines == [list(heads), ["1,033.4"] * 9]
 
 
 def test_a_shell_completes_names(gcfed, monkeypatch):
