@@ -527,6 +527,21 @@ def test_the_live_table_fits_the_screen(many, monkeypatch):
     assert lines[-1].endswith(" left")
 
 
+def test_bars_give_way_before_anything_else_in_the_live_table(many, monkeypatch):
+    screen = Console(file=io.StringIO(), width=58, force_terminal=False)
+    monkeypatch.setattr(console, "err", screen)
+    running = many.cells[0]
+    running.take("cpu", Started(), [])
+    for t in range(5):
+        running.take("cpu", RoundsDone({0: t + 1, 1: t + 1}, {0: 0.25, 1: 0.75}), [])
+    running.first_round -= 8.0
+    screen.print(Board(many).draw())
+    head, line, *_ = screen.file.getvalue().splitlines()
+    assert head.split() == ["cell", "settings", "status", "round", "accuracy", "left"]
+    assert all(word in line for word in ("lr=0.01", "on cpu", "5/20", "50.00 %", "30.0 s"))
+    assert len(line) <= 58
+
+
 def test_plain_lines(many, capsys):
     tell, state = plain_lines(many), many.cells[4]
     state.take("cuda:1", Started(), [])

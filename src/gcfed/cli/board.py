@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.cells import cell_len
 from rich.console import Group as Stacked
 from rich.live import Live
 from rich.markup import escape
@@ -17,6 +18,9 @@ from gcfed.sweeps.state import OVER, CellState
 from gcfed.sweeps.sweep import CellObserver, Sweep
 
 ROOM = 6  # lines of a screen that are not for cells
+
+GAP, LEAST_BAR, LONGEST_BAR, LEAST_SETTINGS = 2, 4, 20, 8
+"""Spaces between columns, and how narrow and how wide some may be."""
 
 
 @contextmanager
@@ -73,20 +77,35 @@ class Board:
         self._weights = [(c.flops if counted else c.examples) or 0.0 for c in costs]
 
     def draw(self) -> Stacked:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        """The table and a line below it; if too wide, the bars shrink first, then settings."""
         names = dict.fromkeys(_score_name(self._sweep, state) for state in self._sweep.cells)
-        score = ", ".join(names)
-        for column in ("cell", "settings", "status", "round", "", score, "left"):
-            table.add_column(column, no_wrap=True, overflow="ellipsis")
-        for state in self._shown():
-            cell = state.cell
-            bar = ProgressBar(total=cell.rounds, completed=self._rounds(state), width=20)
-            at = f"on {state.device}" if state.status == "running" else state.status
-            progress = f"{self._rounds(state)}/{cell.rounds}"
-            row = (str(cell.number), escape(cell.name), at, progress)
-            left = duration(state.left) if state.left else ""
-            table.add_row(*row, bar, state.metric.quantity(state.score), left)
+        head = ("cell", "settings", "status", "round", ", ".join(names), "left")
+        shown = self._shown()
+        rows = [self._row(state) for state in shown]
+        widths = [max(map(cell_len, column)) for column in zip(head, *rows, strict=True)]
+        room = console.err.width - sum(widths) - GAP * len(widths)
+        bar = min(max(room, LEAST_BAR), LONGEST_BAR)
+        settings = max(widths[1] + min(room - bar, 0), LEAST_SETTINGS)
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+        for column in (*head[:4], "", *head[4:]):
+            table.add_column(escape(column), no_wrap=True, overflow="ellipsis")
+        table.columns[1].max_width = settings
+        for state, row in zip(shown, rows, strict=True):
+            done = ProgressBar(state.cell.rounds, self._rounds(state), width=bar)
+            table.add_row(*map(escape, row[:4]), done, *row[4:])
         return Stacked(table, self._footer())
+
+    def _row(self, state: CellState) -> tuple[str, ...]:
+        """What a cell has in each column but that of bars."""
+        cell = state.cell
+        return (
+            str(cell.number),
+            cell.name,
+            f"on {state.device}" if state.status == "running" else state.status,
+            f"{self._rounds(state)}/{cell.rounds}",
+            state.metric.quantity(state.score),
+            duration(state.left) if state.left else "",
+        )
 
     def _shown(self) -> list[CellState]:
         """In order; if they do not fit, first those that run, then failed, waiting, done ones."""
