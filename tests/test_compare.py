@@ -186,6 +186,7 @@ def test_code_that_changed_under_the_same_name_is_another_method(tmp_path):
 def test_short_names():
     assert short("fedprox(mu=0.1) + gcfed(lam=0.5, min_ndim=2)") == "fedprox + gcfed(lam=0.5)"
     assert short("mine(x=1)") == "mine(x=1)"  # of a plugin that is not loaded
+    assert short("mine(x=1) + fedprox(mu=0.1)") == "mine(x=1) + fedprox"
 
 
 # statistics

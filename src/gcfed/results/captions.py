@@ -17,8 +17,9 @@ def short(text: str) -> str:
     """An algorithm without the hyper-parameters that have their defaults."""
     try:
         return spec.short(text)
-    except InputError:  # of a plugin that is not loaded
-        return text
+    except InputError:  # of a plugin that is not loaded, alone or in a chain
+        first, plus, last = text.rpartition(" + ")
+        return f"{short(first)} + {short(last)}" if plus else text
 
 
 def caption(settings: Mapping[str, Any], keys: Collection[str]) -> str:
