@@ -19,8 +19,8 @@ from gcfed.sweeps.sweep import CellObserver, Sweep
 
 ROOM = 6  # lines of a screen that are not for cells
 
-GAP, LEAST_BAR, LONGEST_BAR, LEAST_SETTINGS = 2, 4, 20, 8
-"""Spaces between columns, and how narrow and how wide some may be."""
+LEAST_BAR, LONGEST_BAR, LEAST_SETTINGS = 4, 20, 8
+"""How narrow and how wide columns may be."""
 
 
 @contextmanager
@@ -83,10 +83,10 @@ class Board:
         shown = self._shown()
         rows = [self._row(state) for state in shown]
         widths = [max(map(cell_len, column)) for column in zip(head, *rows, strict=True)]
-        room = console.err.width - sum(widths) - GAP * len(widths)
+        room = console.err.width - sum(widths) - console.GAP * len(widths)
         bar = min(max(room, LEAST_BAR), LONGEST_BAR)
         settings = max(widths[1] + min(room - bar, 0), LEAST_SETTINGS)
-        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+        table = Table(box=None, padding=(0, console.GAP, 0, 0), pad_edge=False, header_style="bold")
         for column in (*head[:4], "", *head[4:]):
             table.add_column(escape(column), no_wrap=True, overflow="ellipsis")
         table.columns[1].max_width = settings
