@@ -280,6 +280,26 @@ def test_a_damaged_run_does_not_break_its_neighbours(gcfed, tmp_path, name, cont
             assert answer.code == 0 and "warning: runs/bad is left out" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("which", "told"),
+    [
+        ("runs", "error: runs cannot be read: no"),
+        ("runs/kept", "kept is left out: it cannot be read"),
+    ],
+)
+def test_a_folder_that_may_not_be_read_is_called_so(gcfed, tmp_path, monkeypatch, which, told):
+    def walk(folder, onerror):
+        onerror(PermissionError(13, "no", which))
+        return iter(())
+
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr("gcfed.results.finding.os.walk", walk)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        answer = gcfed("show", "runs")
+    assert answer.code == 2 and told in answer.err
+
+
 @pytest.mark.filterwarnings("ignore:.*last bits may differ")  # with another torch
 @pytest.mark.parametrize("key", ["engine", "device", "gcfed", "runs_together", "threads"])
 def test_a_run_without_a_key_of_its_provenance(gcfed, tmp_path, key):

@@ -351,7 +351,7 @@ def test_the_demo_stops_when_it_is_stopped(gcfed, monkeypatch, tmp_path):
     monkeypatch.setattr("gcfed.runs.train.simulate_together", interrupted)
     monkeypatch.setattr(demo, "configs", lambda rounds: {n: [tiny()] for n in ("one", "two")})
     answer = gcfed("demo", "--out", "a")
-    assert answer.code == 130
+    assert answer.code == 130 and "stopped: gcfed demo --out FOLDER starts it again" in answer.err
     assert not (tmp_path / "a" / "two").exists()
 
 

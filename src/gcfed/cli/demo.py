@@ -66,4 +66,6 @@ def demo(
     plot = folder / f"{comparison.metric.name}.png"
     save(comparison.plot(title=TITLE), plot)
     console.tell(f"\nplot  {plot}\nruns  {folder}  (gcfed show {folder})")
+    if training.is_stopped(runs):
+        console.say("stopped: gcfed demo --out FOLDER starts it again, in another folder")
     sys.exit(exit_code(runs))

@@ -20,8 +20,16 @@ def find_runs(folder: str | Path) -> list[Run]:
 def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
     """The run in a folder, or all runs below it, by path, and why others cannot be read."""
     check_path(folder)
-    runs, damaged = [], {}
-    for name, below, files in os.walk(folder):
+    runs: list[Run] = []
+    damaged: dict[Path, str] = {}
+
+    def left_out(error: OSError) -> None:
+        path = Path(error.filename)
+        if path == Path(folder):
+            raise InputError(f"{path} cannot be read: {error.strerror}")
+        damaged[path] = f"it cannot be read: {error.strerror}"
+
+    for name, below, files in os.walk(folder, onerror=left_out):
         path, missing = Path(name), [each for each in RUN_FILES if each not in files]
         if missing and directory.ROUNDS not in files:
             below.sort()
