@@ -25,6 +25,8 @@ def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
 
     def left_out(error: OSError) -> None:
         path = Path(error.filename)
+        if not isinstance(error, PermissionError):
+            return  # there is no such folder
         if path == Path(folder):
             raise InputError(f"{path} cannot be read: {error.strerror}")
         damaged[path] = f"it cannot be read: {error.strerror}"
