@@ -1,20 +1,18 @@
 """The pass that puts the operators in the place of a module's layers."""
 
 import operator
-import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-from torch.fx.proxy import Attribute
+from torch import fx, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from gcfed.core.passes import Replacement, replace_modules
 from gcfed.core.torch_internals import has_hooks
 from gcfed.kernels.fitting import fits
 from gcfed.kernels.fused import FusedConv2d, FusedGroupNorm, FusedLinear
+from gcfed.kernels.symbolic import symbolic_trace
 
 
 def fuse_layers(module: nn.Module, watched: Sequence[str] = ()) -> tuple[nn.Module, list[str]]:
@@ -53,89 +51,6 @@ def _operators(after: dict[str, list[str]], spared: Collection[str] = ()) -> Rep
     return replacement
 
 
-class _ByLayers(fx.Tracer):
-    """Looks into modules that have modules of their own, and into no others.
-
-    ``doubted``: a module asked what its inputs are, which a symbolic trace would answer wrongly.
-    ``attributes``: what modules read of their inputs, such as a shape or a dtype.
-    """
-
-    doubted = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attributes: list[_Attribute] = []
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return not any(m.children())
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
-
-
-TRACING = ("torch.fx.", "torch.nn.")
-"""The parts of torch that ask for themselves; others, as its pytrees, may ask for a module."""
-
-
-class _Doubting:
-    """What is in the place of a tensor, and notes when a module looks at its class or its hash."""
-
-    tracer: Any
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:  # as isinstance and torch.is_tensor read it
-        self._doubt()
-        return type(self)
-
-    def __hash__(self) -> int:  # as sets and dicts read it
-        self._doubt()
-        return id(self)
-
-    def _doubt(self) -> None:
-        asking = sys._getframe(2).f_globals.get("__name__", "")
-        self.tracer.doubted |= not asking.startswith(TRACING)
-
-
-class _Proxy(_Doubting, fx.Proxy):
-    def __getattr__(self, name: str) -> Attribute:
-        if not hasattr(Tensor, name):
-            raise AttributeError(name)
-        found = _Attribute(self, name)
-        self.tracer.attributes.append(found)
-        return found
-
-
-class _Attribute(_Doubting, Attribute):
-    called = False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.called = True
-        return super().__call__(*args, **kwargs)
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether it went into an operation: else a module looked at it, as ``is`` does."""
-        return self.called or (self._node is not None and bool(self._node.users))
-
-
-class _Unseen(TorchFunctionMode):
-    """Notes calls of torch that a symbolic trace does not see, since no input is among them.
-
-    Random numbers, buffers that are written into, gradients that are switched off: in the trace
-    they would be there once and for all, or not at all.
-    """
-
-    called = False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        seen: list[bool] = []
-        fx.node.map_aggregate((args, kwargs or {}), lambda v: seen.append(isinstance(v, fx.Proxy)))
-        self.called |= not any(seen)
-        return func(*args, **(kwargs or {}))
-
-
 def _followed(
     module: nn.Module, watched: Sequence[str]
 ) -> tuple[fx.Graph, dict[str, list[str]], set[str]] | None:
@@ -143,17 +58,13 @@ def _followed(
 
     None if a trace does not show all that the module does.
     """
-    tracer = _ByLayers()
-    try:
-        with _Unseen() as unseen:
-            graph = tracer.trace(module)
-    except Exception:  # a module may do anything in its forward pass
+    graph = symbolic_trace(module)
+    if graph is None:
         return None
     calls = [node for node in graph.nodes if node.op == "call_module"]
     targets = [node.target for node in calls]
     met = _names(fx.GraphModule(module, graph)) == _names(module)
-    shown = not tracer.doubted and all(a.is_traced for a in tracer.attributes)
-    if not shown or unseen.called or not met or not set(watched) <= set(targets):
+    if not met or not set(watched) <= set(targets):
         return None
     spared = _owners_of_weights_read(graph)
     layers = {n: m for n, m in module.named_modules() if n not in {*watched, *spared}}
