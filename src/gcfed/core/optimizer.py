@@ -81,7 +81,7 @@ class SGD:
                 dampening=0.0,
                 nesterov=False,
                 maximize=False,
-                fused=True,
+                fused=_may_be_fused(params),
             )
 
         return step
@@ -120,8 +120,8 @@ class AdamW:
         return tree.map(move, params, m, v, count), {"m": m, "v": v, "count": count}
 
     def in_place(self, params: list[Tensor], lr: float) -> InPlace:
-        decay = self.weight_decay
-        optimizer = torch.optim.AdamW(params, lr, self.betas, self.eps, decay, fused=True)
+        fused, decay = _may_be_fused(params), self.weight_decay
+        optimizer = torch.optim.AdamW(params, lr, self.betas, self.eps, decay, fused=fused)
 
         def step(grads: list[Tensor]) -> None:
             for p, g in zip(params, grads, strict=True):
@@ -130,6 +130,11 @@ class AdamW:
             optimizer.zero_grad()  # the memory serves the next gradients
 
         return step
+
+
+def _may_be_fused(params: list[Tensor]) -> bool:
+    """Torch's fused SGD on a CPU leaves 16 and more numbers of half precision as they are."""
+    return all(p.dtype in (torch.float32, torch.float64) for p in params)
 
 
 def _correction(beta: float, count: Tensor) -> Tensor:
