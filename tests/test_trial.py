@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from gcfed import Config, InputError, Model, Setup, fit
 from gcfed.config.build import build
 from gcfed.core.mixing import note_mixing
+from gcfed.core.types import Examples
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32")
@@ -21,6 +23,15 @@ SETTINGS |= {"partition": "iid", "algorithm": "fedavg", "progress": False}
 def data():
     torch.manual_seed(0)
     return torch.randn(60, 6), torch.arange(60) % 3
+
+
+def each_alone(logits, y):
+    return functional.cross_entropy(logits, y, reduction="none")
+
+
+def mixing(module, x, loss=each_alone):
+    """What is found to look across a batch of these three examples."""
+    return note_mixing(Model(module), Examples(x, torch.tensor([0, 1, 2])), loss).cross_batch
 
 
 class Counted(nn.Module):
@@ -96,10 +107,10 @@ def test_a_batch_norm_by_hand_is_not_padded(data):
 
 def test_only_what_looks_across_a_batch_is_taken_for_it(data):
     plain = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.LayerNorm(5), nn.Linear(5, 3))
-    assert note_mixing(Model(plain), data[0][:3]).cross_batch == []
-    assert note_mixing(Model(Mixing()), data[0][:3]).cross_batch == ["the model (Mixing)"]
-    normed = Model(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
-    assert note_mixing(normed, data[0][:3]).cross_batch == ["0 (BatchNorm1d)"]
+    assert mixing(plain, data[0][:3]) == []
+    assert mixing(Mixing(), data[0][:3]) == ["the model (Mixing)"]
+    normed = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
+    assert mixing(normed, data[0][:3]) == ["0 (BatchNorm1d)"]
 
 
 class Tracking(Mixing):
@@ -161,14 +172,12 @@ class Last(nn.Module):
 @pytest.mark.parametrize("make", [Tracking, Mixup, Gated, Rescaled])
 def test_what_padding_would_change_is_found(make, data):
     model = make()
-    assert note_mixing(Model(model), data[0][:3]).cross_batch == [
-        f"the model ({type(model).__name__})"
-    ]
+    assert mixing(model, data[0][:3]) == [f"the model ({type(model).__name__})"]
 
 
 def test_a_batch_norm_is_found_where_the_first_examples_are_alike(data):
     same = data[0][:1].expand(3, 6)
-    assert note_mixing(Model(Mixing()), same).cross_batch == ["the model (Mixing)"]
+    assert mixing(Mixing(), same) == ["the model (Mixing)"]
 
 
 class Masked(Mixing):
@@ -185,7 +194,7 @@ class Masked(Mixing):
 
 @pytest.mark.parametrize("value", [-1e4, -1e9, -torch.inf])
 def test_a_masked_class_hides_no_mixing(value, data):
-    assert note_mixing(Model(Masked(value)), data[0][:3]).cross_batch
+    assert mixing(Masked(value), data[0][:3])
 
 
 def test_texts_that_alternate_hide_no_mixing():
@@ -199,7 +208,7 @@ def test_texts_that_alternate_hide_no_mixing():
             return self.last(h - h.mean(0))
 
     texts = torch.tensor([[1, 2], [3, 4], [1, 2]])
-    assert note_mixing(Model(Centred()), texts).cross_batch
+    assert mixing(Centred(), texts)
 
 
 def attentive():
@@ -209,7 +218,66 @@ def attentive():
 
 @pytest.mark.parametrize("make", [lambda: Last(True), lambda: Last(False), attentive])
 def test_what_keeps_examples_apart_is_not_taken_for_mixing(make, data):
-    assert note_mixing(Model(make()), data[0][:3]).cross_batch == []
+    assert mixing(make(), data[0][:3]) == []
+
+
+class GradientOfBatch(torch.autograd.Function):
+    """The identity; its gradient depends on how many examples there are."""
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * len(gradient)
+
+
+class Backward(Mixing):
+    def forward(self, x):
+        return self.fc2(GradientOfBatch.apply(torch.tanh(self.fc1(x))))
+
+
+def words(**settings):
+    return nn.Sequential(nn.Embedding(9, 5, **settings), nn.Flatten(), nn.Linear(10, 3))
+
+
+TEXTS = torch.tensor([[1, 2], [3, 4], [5, 6]])
+
+
+def test_a_backward_pass_that_looks_across_a_batch_is_found(data):
+    found = mixing(Backward(), data[0][:3])
+    assert found == ["the backward pass of the model (Backward)"]
+    by_count = mixing(words(scale_grad_by_freq=True), TEXTS)
+    assert by_count == ["the backward pass of the model (Sequential)"]
+    assert mixing(words(padding_idx=1), TEXTS) == []
+
+
+WEIGHTS = torch.tensor([0.2, 1.0, 3.0])
+
+
+def of_weighted_mean(logits, y):
+    return WEIGHTS[y] * each_alone(logits, y) / WEIGHTS[y].mean()
+
+
+def with_spread(logits, y):
+    return each_alone(logits, y) + logits.std(0).mean()
+
+
+@pytest.mark.parametrize("loss", [of_weighted_mean, with_spread])
+def test_a_loss_that_looks_across_a_batch_is_not_padded(loss, data):
+    plain = nn.Linear(6, 3)
+    assert mixing(plain, data[0][:3], loss) == ["the loss"]
+    assert mixing(plain, data[0][:3], lambda logits, y: WEIGHTS[y] * each_alone(logits, y)) == []
+    settings = SETTINGS | {"batch_size": 10, "fill": "none", "loss": loss}
+    with pytest.raises(InputError, match="vectorized engine cannot train the loss: ragged"):
+        fit(plain, data, engine="vectorized", **settings)
+    trained = [fit(plain, data, engine=e, **settings).module for e in ("sequential", "workers")]
+    torch.testing.assert_close(*(m.weight for m in trained))
 
 
 def normed():

@@ -41,7 +41,7 @@ def inspect(
     from gcfed.algorithms.centralized import describe
     from gcfed.algorithms.spec import parse
     from gcfed.config.materials import read_dataset
-    from gcfed.config.trial import known
+    from gcfed.config.trial import with_head_found
     from gcfed.core.description import COLUMNS
     from gcfed.core.model import Model
     from gcfed.models import MODELS
@@ -49,7 +49,7 @@ def inspect(
     method = parse(algorithm)
     MODELS.parse(model)  # what is misspelt shows before data are read
     data = read_dataset(dataset, data_dir)
-    wrapped = known(Model(_hollow(model, data)), data, fill="repeat")
+    wrapped = with_head_found(Model(_hollow(model, data)), data)
     method.check(wrapped.params, wrapped.roles)
     table = describe(wrapped, method).parameters
     console.table(COLUMNS, [parameter.cells for parameter in table])

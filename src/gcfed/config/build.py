@@ -20,7 +20,7 @@ from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config
 from gcfed.config.suited import suited
 from gcfed.config.targets import loss_text, make_loss, metrics_for
-from gcfed.config.trial import known, try_metrics, try_model
+from gcfed.config.trial import try_metrics, try_model, with_head_found, with_mixing_found
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.lazy import LazyInputs
 from gcfed.core.losses import LOSSES, Loss
@@ -162,7 +162,9 @@ def build(
     if tried:
         model, initial = tried.setup.model, tried.setup.initial
     else:
-        model = known(_model(config, dataset, given.module).to(device), dataset, config.fill)
+        model = with_head_found(_model(config, dataset, given.module).to(device), dataset)
+        if config.fill == "none":  # else no batch is padded
+            model = with_mixing_found(model, dataset, loss)
         initial = model.params
         if beside and _alike(model, beside.setup.model):
             model = beside.setup.model

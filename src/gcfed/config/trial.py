@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gcfed.core import keys, measures, tree
-from gcfed.core.batches import Fill
 from gcfed.core.heads import trace_head
 from gcfed.core.ignored import IGNORED
 from gcfed.core.lazy import LazyInputs, loaded
@@ -139,16 +138,23 @@ def _counted_labels(dataset: Dataset) -> list[Tensor]:
     return [y if y.is_floating_point() else y[y != IGNORED] for y in both]
 
 
-def known(model: Model, dataset: Dataset, fill: Fill) -> Model:
-    """The model with what examples show of it: where its head is, and whether it mixes examples.
+def with_head_found(model: Model, dataset: Dataset) -> Model:
+    """The model with its head where the first example shows it to be."""
+    return trace_head(model, _as_read(dataset, torch.arange(1)))
 
-    The latter is asked only where batches may be padded, which is where it matters.
-    """
-    x = loaded(dataset.train.take(torch.arange(TRIED) % len(dataset.train.y)).x)
-    if dataset.transform is not None:
-        x = dataset.transform(x, None)
-    model = trace_head(model, tree.take(x, slice(1)))
-    return note_mixing(model, x) if fill == "none" else model
+
+def with_mixing_found(model: Model, dataset: Dataset, loss: Loss) -> Model:
+    """The model, marked if it or the loss looks across a batch, which then cannot be padded."""
+    y = dataset.train.y
+    others = (y != y[0]).reshape(len(y), -1).any(1).nonzero().flatten()
+    chosen = torch.tensor([0, 1 % len(y), int(others[-1]) if len(others) else 2 % len(y)])
+    return note_mixing(model, Examples(_as_read(dataset, chosen), y[chosen]), loss)
+
+
+def _as_read(dataset: Dataset, index: Tensor) -> Inputs:
+    """Examples to train on, as the model reads them."""
+    x = loaded(dataset.train.take(index).x)
+    return x if dataset.transform is None else dataset.transform(x, None)
 
 
 def _try_training(setup: Setup, server: Server, examples: Examples) -> None:

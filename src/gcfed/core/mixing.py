@@ -1,13 +1,20 @@
-"""Whether a model looks across a batch, as a batch norm that somebody wrote by hand does."""
+"""Whether training looks across a batch, as a batch norm that somebody wrote by hand does."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gcfed.core import keys, tree
-from gcfed.core.model import Model
+from gcfed.core.lazy import loaded
+from gcfed.core.losses import Loss
+from gcfed.core.model import Model, shown
 from gcfed.core.seeding import generators_seeded
+from gcfed.core.torch_internals import grad
 from gcfed.core.tree import Tree
-from gcfed.core.types import Inputs
+from gcfed.core.types import Batch, Examples
 
 SHIFT = 0.1
 """How far weights are moved in the second trial, by which a gate that starts at zero opens."""
@@ -16,30 +23,43 @@ LARGE = 1e4
 """Outputs from here on are taken for masked ones."""
 
 
-def note_mixing(model: Model, x: Inputs) -> Model:
-    """The model, marked if padding a batch would change what it gives or what it keeps.
+def note_mixing(model: Model, examples: Examples, loss: Loss) -> Model:
+    """The model, marked if padding a batch would change how it is trained.
 
-    ``x`` are three examples.  Two of them are run in training mode, alone and then before two
-    strangers, with the same random numbers.  The outputs for the two have to be the same, and so
-    have the buffers.  This is tried with the model's weights and with others near them.
+    Of three examples, the last of which had best have another label, two are run in training mode,
+    alone and then before two strangers that a mask leaves out, with the same random numbers.  Their
+    outputs, the mean of their losses and its gradient have to be the same, and so has what the
+    model keeps.  This is tried with the model's weights and with others near them.
     """
     if model.cross_batch:
         return model
-    device = next(iter(model.params.values())).device
-    two = tree.map(lambda v: v[:2].to(device), x)
-    four = tree.map(lambda v: torch.cat([v[:2].to(device), _strangers(v.to(device))]), x)
+    x, y = loaded(examples.x), examples.y
+    two = Batch(tree.map(lambda v: v[:2], x), y[:2], _mask(y, 2, of=2))
+    four = Batch(tree.map(_with_strangers, x), y[[0, 1, 2, 2]], _mask(y, 2, of=4))
     weights = [model.params, tree.map(_shifted, model.params)]
-    try:
-        mixes = any(_differ(model, w, two, four, seed) for seed, w in enumerate(weights))
-    except Exception:  # why the model cannot run is told when it is tried
-        return model
-    return model.with_mixing() if mixes else model
+    name = shown("", model.original)
+    tests: dict[str, Callable[[Tree, Tensor], bool]] = {
+        name: partial(_outputs_differ, model, two, four),
+        "the loss": partial(_losses_differ, model, two, four, loss),
+        f"the backward pass of {name}": partial(_gradients_differ, model, two, four, loss),
+    }
+    for who, differ in tests.items():
+        with suppress(Exception):  # why the model cannot run is told when it is tried
+            if any(differ(w, keys.key(seed).to(y.device)) for seed, w in enumerate(weights)):
+                return model.with_mixing(who)
+    return model
 
 
-def _strangers(x: Tensor) -> Tensor:
-    """Two examples unlike those of ``x``, or of tokens the third twice."""
+def _mask(y: Tensor, count: int, *, of: int) -> Tensor:
+    return torch.arange(of, device=y.device) < count
+
+
+def _with_strangers(x: Tensor) -> Tensor:
+    """The first two of three examples and two unlike them; of tokens the third and the first."""
+    if not x.is_floating_point():
+        return x[[0, 1, 2, 0]]
     others = x[[2, 2]]
-    return 2 * others + _noise(others) if x.is_floating_point() else others
+    return torch.cat([x[:2], 2 * others + _noise(others)])
 
 
 def _shifted(weight: Tensor) -> Tensor:
@@ -50,16 +70,57 @@ def _noise(like: Tensor) -> Tensor:
     return keys.normal(keys.key(0).to(like.device), like.shape).to(like)
 
 
-def _differ(model: Model, weights: Tree, two: Inputs, four: Inputs, seed: int) -> bool:
+def _outputs_differ(model: Model, two: Batch, four: Batch, weights: Tree, key: Tensor) -> bool:
     """Whether two examples, or what the model keeps, come out differently before two others."""
-    key = keys.key(seed).to(model.evaluation_key.device)
 
-    def run(x: Inputs) -> list[Tensor]:
-        with torch.no_grad(), generators_seeded(key):
-            out, buffers = model(weights, x, buffers=model.buffers, train=True, key=key)
-        return [out.logits[:2], *buffers.values()]
+    def run(batch: Batch) -> list[Tensor]:
+        out, buffers = _run(model, weights, batch, key)
+        return [out[:2], *buffers.values()]
 
-    return not all(map(_alike, run(two), run(four)))
+    with torch.no_grad():
+        return not all(map(_alike, run(two), run(four)))
+
+
+def _losses_differ(
+    model: Model, two: Batch, four: Batch, loss: Loss, weights: Tree, key: Tensor
+) -> bool:
+    """Whether the mean loss of two examples depends on two others, whatever the model does."""
+    with torch.no_grad():
+        logits, _ = _run(model, weights, four, key)
+        alone, before = two.mean(loss(logits[:2], two.y)), four.mean(loss(logits, four.y))
+    return not _alike(alone, before)
+
+
+def _gradients_differ(
+    model: Model, two: Batch, four: Batch, loss: Loss, weights: Tree, key: Tensor
+) -> bool:
+    """Whether the gradient of two examples depends on two others, up to the rounding of sums."""
+
+    def gradients(batch: Batch) -> list[Tensor]:
+        def objective(params: Tree) -> Tensor:
+            return batch.mean(loss(_run(model, params, batch, key)[0], batch.y))
+
+        return list(grad(objective)(weights).values())
+
+    alone, before = gradients(two), gradients(four)
+    largest = max(map(_size, alone))
+
+    def same(one: Tensor, other: Tensor) -> bool:
+        eps = torch.finfo(one.dtype).eps
+        within = eps**0.5 * _size(one) + 100 * eps * largest  # where it is 0 but for rounding
+        return torch.allclose(one, other, rtol=0, atol=within, equal_nan=True)
+
+    return not all(map(same, alone, before))
+
+
+def _run(model: Model, weights: Tree, batch: Batch, key: Tensor) -> tuple[Tensor, Tree]:
+    with generators_seeded(key):
+        out, buffers = model(weights, batch.x, buffers=model.buffers, train=True, key=key)
+    return out.logits, buffers
+
+
+def _size(x: Tensor) -> float:
+    return torch.nan_to_num(x.abs(), posinf=0.0).max().item() if x.numel() else 0.0
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

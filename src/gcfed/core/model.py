@@ -54,8 +54,9 @@ class Model:
       or by the attribute ``module.head`` (which may be the module itself); else the last
       `nn.Linear`, unless `trace_head` finds by an example where the logits come from.
     - ``roles``: what each parameter is, as `roles_of` says; ``layers``: the modules with weights.
-    - ``cross_batch``: the modules that look across a batch, as BatchNorm does, or the whole one if
-      `note_mixing` found that it does; ``convolutions``: what an engine is chosen by.
+    - ``cross_batch``: the modules that look across a batch, as BatchNorm does, or what else
+      `note_mixing` found that does, such as the whole model.
+    - ``convolutions``: what an engine is chosen by.
     - ``replaced``: the modules in whose place others stand, dropout's and those of `rewritten`.
     - ``uncast``: the parameters of modules that take their weights in the dtype they are kept in,
       whatever dtype the model computes in.
@@ -74,7 +75,7 @@ class Model:
         _check_module(module)
         if not isinstance(head, str | Sequence | None):
             raise InputError(f"the head is named by a text, or several; not {head!r:.200}")
-        self._original = copy.deepcopy(module)
+        self.original = copy.deepcopy(module)
         module = copy.deepcopy(module)
         module, self.replaced = key_dropout(module)
         modules, weights = dict(module.named_modules()), dict(module.named_parameters())
@@ -117,10 +118,10 @@ class Model:
         twin._set_head(module, list(dict.fromkeys([*module_called_head(module), *layers])))
         return twin
 
-    def with_mixing(self) -> "Model":
-        """A copy of the model that is known to look across a batch, in whichever of its modules."""
+    def with_mixing(self, name: str) -> "Model":
+        """A copy of the model that cannot be trained on padded batches, for what is so named."""
         twin = copy.copy(self)
-        twin.cross_batch = [shown("", self._original)]
+        twin.cross_batch = [name]
         return twin
 
     def __call__(
@@ -188,12 +189,12 @@ class Model:
 
     def fixed(self) -> Tree:
         """What the module had at the start beside the weights that are trained."""
-        state = self._original.state_dict()
+        state = self.original.state_dict()
         return {name: value for name, value in state.items() if name not in self.params}
 
     def module(self, params: Tree, buffers: Tree) -> nn.Module:
         """A copy of the module that was wrapped, on the host and in evaluation mode, with these."""
-        module = copy.deepcopy(self._original).cpu()
+        module = copy.deepcopy(self.original).cpu()
         values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
             for name, value in {**params, **buffers}.items():
