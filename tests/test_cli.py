@@ -61,6 +61,10 @@ def test_run_takes_the_folder_of_data(gcfed, tmp_path):
     assert "mine.npz" in wrong(gcfed("run", *words, "--out", "b"))
 
 
+def test_a_setting_may_be_given_twice_if_both_agree(gcfed):
+    assert gcfed("run", *flags(), "--rounds", "2", "--alpha=1", "--set=alpha=1.0").code == 0
+
+
 def test_clients_that_hold_less_than_a_batch_are_told_once(gcfed):
     said = "10 of 10 clients hold fewer examples than a batch of 21 and "
     words = flags(partition="iid", batch_size=21, rounds=1)
@@ -188,6 +192,10 @@ BAD = [
     (["--seeds", "1,1"], "names a seed twice"),
     (["--seeds", "-1"], "seed should be greater than or equal to 0"),
     (["--seed", "1", "--seeds", "0,1"], "not both"),
+    (["--set", "seed=1", "--seeds", "0,1"], "give a seed or --seeds, not both"),
+    (["--rounds", "2", "--set", "rounds=1"], "--rounds 2 and --set rounds=1 contradict"),
+    (["--alpha", "0.1", "--set", "alpha=0.5"], "--alpha 0.1 and --set alpha=0.5 contradict"),
+    (["--data-dir", "x", "--set", "data_dir=y"], "--data-dir x and --set data_dir=y contradict"),
     (["--set", "lr"], "--set takes key=value"),
     (["--set", "learning_rate=1"], "unknown key: 'learning_rate'"),
     (["--set", "roundz=1"], "did you mean 'rounds'?"),

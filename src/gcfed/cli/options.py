@@ -1,5 +1,6 @@
 """Options that several commands have."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,6 +105,24 @@ DatasetNames = Annotated[
 def check_positive(option: str, number: int | None) -> None:
     if number is not None and number < 1:
         raise InputError(f"{option} is at least 1; not {number}")
+
+
+def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The settings that options and ``--set`` change; refused where the two contradict each other.
+
+    An option that is None was not given.
+    """
+    from gcfed.config.settings import assignment
+
+    given = {key: value for key, value in options.items() if value is not None}
+    assigned = dict(map(assignment, assignments))
+    for key in given.keys() & assigned.keys():
+        if given[key] != assigned[key]:
+            option = f"--{key.replace('_', '-')} {given[key]}"
+            raise InputError(
+                f"{option} and --set {key}={assigned[key]} contradict each other: leave one out"
+            )
+    return {**assigned, **given}
 
 
 def trained_together(path: Path) -> list[list["Run"]]:

@@ -16,7 +16,9 @@ from gcfed.cli.options import (
     PerDevice,
     Plugins,
     StoreOption,
+    changes_given,
     check_positive,
+    setting_option,
 )
 from gcfed.cli.reports import OutOption, PivotOption, PlotOption, Report, SizeOption
 from gcfed.display import counted
@@ -75,9 +77,9 @@ def reproduce(
         ),
     ] = False,
     on_nonfinite: Annotated[
-        Literal["fail", "drop"],
-        typer.Option(help="What an update that is not finite does to a run.", rich_help_panel=MUCH),
-    ] = "fail",
+        Literal["fail", "drop"] | None,
+        setting_option(MUCH, "What an update that is not finite does to a run.", "fail"),
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting.", rich_help_panel=MUCH),
@@ -108,7 +110,6 @@ def reproduce(
         gcfed reproduce small-scale --reduced --algorithms fedavg,localgc,gcfed
         gcfed reproduce small-scale --cells 'cifar10 5/100 0.1' --dry-run
     """
-    from gcfed.config.settings import assignment
     from gcfed.paper.extent import extent
     from gcfed.paper.item import paper_item
     from gcfed.sweeps.sweep import Sweep
@@ -120,9 +121,12 @@ def reproduce(
         raise InputError("name a table or figure of the paper: gcfed reproduce --list shows them")
     check_positive("--rounds", rounds)
     check_positive("--seeds", seeds)
-    changes = dict(map(assignment, assignments or []))
-    if on_nonfinite != "fail":
-        changes["on_nonfinite"] = on_nonfinite
+    folder = None if data_dir is None else str(data_dir)
+    options = {"rounds": rounds, "data_dir": folder, "on_nonfinite": on_nonfinite}
+    changes = changes_given(options, assignments or [])
+    for key in ("algorithm", "seed"):
+        if key in changes:
+            raise InputError(f"--set {key} changes no cell: --{key}s says which are done")
     if plugin:
         changes["plugins"] = [str(path) for path in plugin]
     wanted = extent(
@@ -130,10 +134,10 @@ def reproduce(
         cells=cells or [],
         methods=[] if algorithms is None else between_commas(algorithms) or [algorithms],
         seeds=seeds or (1 if reduced else 3),
-        rounds=rounds,
+        rounds=changes.pop("rounds", None),
+        data_dir=changes.pop("data_dir", None),
         changes=changes,
         is_reduced=reduced,
-        data_dir=None if data_dir is None else str(data_dir),
     )
     report = Report(None, out, plot, size, pivot)
     if dry_run:

@@ -15,6 +15,7 @@ from gcfed.cli.options import (
     Plugins,
     StoreOption,
     alpha_option,
+    changes_given,
     clients_option,
     path_argument,
     path_option,
@@ -100,7 +101,7 @@ def run(
     from gcfed.runs.store import RunStore
 
     values = _settings(config, context.params, set_ or [], plugin or [])
-    chosen = None if seeds is None else _seeds(seeds, seed)
+    chosen = None if seeds is None else _seeds(seeds, seed, set_ or [])
     each = [values] if chosen is None else [values | {"seed": s} for s in chosen]
     configs = [make(e, "the command line") for e in each]
     if out is None:
@@ -122,18 +123,16 @@ def run(
 def _settings(
     config: Path | None, flags: Mapping[str, Any], assignments: list[str], plugins: list[Path]
 ) -> dict[str, Any]:
-    """The settings of a file, changed by flags and then by assignments."""
-    from gcfed.config.settings import assignment, make, override, read
+    """The settings of a file, changed by flags and assignments."""
+    from gcfed.config.settings import make, override, read
 
     given = {} if config is None else read(config)
     if isinstance(given.get("grid"), dict) or isinstance(given.get("tune"), dict):
         raise InputError(f"{config} is a grid of settings: train it with gcfed sweep {config}")
     make(given, str(config))  # what is wrong with the file is said of the file
-    changes = {key: flags[key] for key in FLAGS if flags[key] is not None}
-    if flags["data_dir"] is not None:
-        changes["data_dir"] = str(flags["data_dir"])
-    changes |= dict(map(assignment, assignments))
-    values = override(given, changes)
+    folder = None if flags["data_dir"] is None else str(flags["data_dir"])
+    options = {key: flags[key] for key in FLAGS} | {"data_dir": folder}
+    values = override(given, changes_given(options, assignments))
     if plugins:
         named = values.get("plugins", [])
         named = named if isinstance(named, list) else [named]
@@ -141,9 +140,9 @@ def _settings(
     return values
 
 
-def _seeds(text: str, seed: int | None) -> list[int]:
-    if seed is not None:
-        raise InputError("give --seed or --seeds, not both")
+def _seeds(text: str, seed: int | None, assignments: list[str]) -> list[int]:
+    if seed is not None or "seed" in (each.partition("=")[0].strip() for each in assignments):
+        raise InputError("give a seed or --seeds, not both")
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
