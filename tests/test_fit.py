@@ -187,8 +187,10 @@ def test_where_gc_does_not_suit_it_is_said_and_fedavg_is_the_default(capsys):
     by_default = fit(linear, data, data, **given)
     assert by_default["test_loss"][-1] < 0.01
     assert "\nfedavg: the model trains nothing before its head" in capsys.readouterr().err
-    with pytest.warns(UserWarning, match="GCFed does not suit this model.*row of weight stays"):
+    suits_not = "GCFed does not suit this model.*row of weight stays"
+    with pytest.warns(UserWarning, match=suits_not) as warned:
         centralized = fit(linear, data, data, algorithm="gcfed", **given)
+    assert len(warned) == 1
     assert centralized["test_loss"][-1] > 10
     fit(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), data, data, **given)
     assert "\nfedavg: the labels are no classes" in capsys.readouterr().err

@@ -44,13 +44,14 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
 
     ``vmap`` cannot run a model that reads a number out of a tensor, as ``.item()`` and ``if`` do.
     """
-    first = partial(_try_step, server=server._replace(state={}), t=t, algorithm=Algorithm())
-    alone = replace(setup, engine=Sequential.name, engine_reason=NO_MAP)
+    server = server._replace(state={})
+    first = partial(_try_step, setup, server, t, Algorithm())  # whose check does not warn again
+    alone = {"engine": Sequential.name, "engine_reason": NO_MAP}
     with _told("the model and the loss cannot take a training step"):
-        first(alone)
+        first(**alone)
     try:
         if setup.chosen.make().pads:
-            first(setup)
+            first()
         return setup
     except NOT_THE_HOOKS:
         raise
@@ -60,7 +61,7 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
             f"a client at a time: {reason(error)}",
             stacklevel=3,
         )
-        return alone
+        return replace(setup, **alone)
 
 
 @contextmanager
@@ -74,13 +75,13 @@ def _told(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {reason(error)}") from error
 
 
-def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm) -> None:
-    trial = replace(setup, algorithm=algorithm, faults=NO_FAULTS, keep=frozenset())
+def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm, **engine: str) -> None:
+    trial = replace(setup, algorithm=algorithm, faults=NO_FAULTS, keep=frozenset(), **engine)
     server = tree.map(torch.clone, server)  # a hook may change what it is given
     nobody = Clients(HostStore(), HostStore(), HostStore())
     (client, *_) = trial.population.sample(t) or [0]
     plan = trial.population.plan(t, client).first(1)
-    engine = FunctionEngine(_train_mapped) if setup.chosen.make().pads else Sequential()
+    engine = FunctionEngine(_train_mapped) if trial.chosen.make().pads else Sequential()
     with suppress(DivergedError):  # the round itself will tell
         run_round(trial, server, nobody, t, [client], [plan], engine=engine)
 
