@@ -678,8 +678,8 @@ def test_a_real_process_with_workers_killed_and_resumed(gcfed, tmp_path):
 
 
 def test_resume_on_the_command_line(gcfed, tmp_path):
-    settings = flags(**SMALL)
-    assert gcfed("run", *settings, "--seeds", "0,1", "--rounds", "3", "--out", "a").code == 0
+    begun, settings = flags(**{**SMALL, "rounds": 3}), flags(**SMALL)
+    assert gcfed("run", *begun, "--seeds", "0,1", "--out", "a").code == 0
     assert gcfed("run", *settings, "--seeds", "0,1", "--out", "straight").code == 0
     answer = gcfed("resume", "a", "--rounds", "8", "--json")
     assert answer.code == 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
     """
     server = server._replace(state={})
     first = partial(_try_step, setup, server, t, Algorithm())  # whose check does not warn again
-    alone = {"engine": Sequential.name, "engine_reason": NO_MAP}
+    alone: dict[str, Any] = {"engine": Sequential.name, "engine_reason": NO_MAP}
     with _told("the model and the loss cannot take a training step"):
         first(**alone)
     try:
@@ -75,8 +76,8 @@ def _told(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {reason(error)}") from error
 
 
-def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm, **engine: str) -> None:
-    trial = replace(setup, algorithm=algorithm, faults=NO_FAULTS, keep=frozenset(), **engine)
+def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm, **changes: Any) -> None:
+    trial = replace(setup, algorithm=algorithm, faults=NO_FAULTS, keep=frozenset(), **changes)
     server = tree.map(torch.clone, server)  # a hook may change what it is given
     nobody = Clients(HostStore(), HostStore(), HostStore())
     (client, *_) = trial.population.sample(t) or [0]
