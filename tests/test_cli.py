@@ -351,6 +351,20 @@ def test_ctrl_c_keeps_what_was_done(tmp_path, number):
     assert json.loads((tmp_path / "a" / "summary.json").read_text()) == summary
 
 
+@pytest.mark.parametrize("name", ["importlib.metadata", "typer", "gcfed.cli.sweep"])
+def test_ctrl_c_while_modules_are_imported(name):
+    code = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {name!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from gcfed.cli import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_the_demo_stops_when_it_is_stopped(gcfed, monkeypatch, tmp_path):
     def interrupted(setups, places, **keywords):
         raise KeyboardInterrupt

@@ -72,7 +72,7 @@ def main() -> None:
     except click.ClickException as error:
         console.fail(_explain(error))
         sys.exit(INVALID)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):  # click makes one of the other inside a command alone
         sys.exit(INTERRUPTED)
     except InputError as error:
         console.fail(error)
