@@ -689,6 +689,8 @@ def test_resume_on_the_command_line(gcfed, tmp_path):
     assert (tmp_path / "a/summary.json").read_text() == (
         tmp_path / "straight/summary.json"
     ).read_text()
+    both = json.loads(gcfed("resume", "a/seed-0", "straight", "a", "--json").out)
+    assert [summary["seed"] for summary in both] == [0, 1, 0, 1]  # a set of runs once
     again = gcfed("resume", "a/seed-0")
     assert again.code == 0 and "a/seed-0 has no round left to do: --rounds" in again.err
     wrong = gcfed("resume", "none")

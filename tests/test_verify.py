@@ -137,6 +137,11 @@ def test_verify_on_the_command_line(gcfed, tmp_path):
     assert "runs/b began with other data than there is now" in other
     assert last == "runs/d: 1 rounds again, every one to the same bits"
     assert moved.startswith("runs/z: ") and "cannot be verified: runs/z was tr" in moved
+    answer = gcfed("verify", "runs/b", "runs/d", "runs/b", "runs/d/../d")
+    assert answer.code == 1 and len(answer.out.splitlines()) == 2
+    wrong = gcfed("verify", "runs/d", "none")
+    assert wrong.out == ""
+    assert wrong.code == 2
     wrong = gcfed("verify", "none")
     assert wrong.code == 2
     assert "none is neither a run nor a folder of runs" in wrong.err

@@ -125,15 +125,16 @@ def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
     return {**assigned, **given}
 
 
-def trained_together(path: Path) -> list[list["Run"]]:
-    """The runs at a path, each with those that are trained together with it, every set once."""
+def trained_together(paths: Iterable[Path]) -> list[list["Run"]]:
+    """The runs at some paths, each with those that are trained together with it, each set once."""
     from gcfed.results.finding import find_runs
 
-    runs = find_runs(path)
-    if not runs:
-        raise InputError(f"{path} is neither a run nor a folder of runs")
     sets: dict[Path, list[Run]] = {}
-    for run in runs:
-        together = run.together()
-        sets.setdefault(together[0].path.resolve(), together)
+    for path in paths:
+        runs = find_runs(path)
+        if not runs:
+            raise InputError(f"{path} is neither a run nor a folder of runs")
+        for run in runs:
+            together = run.together()
+            sets.setdefault(together[0].path.resolve(), together)
     return list(sets.values())

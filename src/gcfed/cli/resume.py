@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcfed.cli.exits import exit_code
-from gcfed.cli.options import Plugins, RunPath, trained_together
+from gcfed.cli.options import Plugins, RunPaths, trained_together
 
 if TYPE_CHECKING:
     from gcfed.results.run import Run
 
 
 def resume(
-    path: RunPath,
+    paths: RunPaths,
     rounds: Annotated[
         int | None,
         typer.Option(help="How many it shall have.", show_default="as many as it was asked for"),
@@ -24,19 +24,20 @@ def resume(
     ] = False,
     plugin: Plugins = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, to the same bits.
+    """Go on with runs that were stopped or killed, to the same bits.
 
-    RUN is a run directory, or a folder of them.  Runs that were trained together go on together.
-    The engine, the device and the precision are those that it began with.
+    RUNS are run directories, or folders of them.  Runs that were trained together go on together.
+    The engine, the device and the precision are those that a run began with.
 
-    Example:
+    Examples:
 
         gcfed resume runs --rounds 200
+        gcfed resume runs/gcfed-* runs/fedavg-*
     """
     from gcfed.cli import training
 
     done: list[list[Run]] = []
-    for runs in trained_together(path):
+    for runs in trained_together(paths):
         done.append(training.resume(runs, rounds, quiet=as_json))
         if training.is_stopped(done[-1]):
             break

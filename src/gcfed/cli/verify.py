@@ -9,7 +9,7 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.exits import DIFFERS
-from gcfed.cli.options import Plugins, RunPath
+from gcfed.cli.options import Plugins, RunPaths
 from gcfed.errors import InputError
 from gcfed.progress import progress
 
@@ -19,35 +19,48 @@ if TYPE_CHECKING:
 
 
 def verify(
-    path: RunPath,
+    paths: RunPaths,
     rounds: Annotated[int | None, typer.Option(help="Only its first rounds.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Only compare its files with their hashes.")
     ] = False,
     plugin: Plugins = None,
 ) -> None:
-    """Do a run again and compare all that it recorded, bit by bit.
+    """Do runs again and compare all that they recorded, bit by bit.
 
-    RUN is a run directory, or a folder of them.  The engine, the device, the precision and the runs
-    trained together are those that it was done with.  The exit code is 1 if anything differs, or if
-    a run cannot be done again.
+    RUNS are run directories, or folders of them.  The engine, the device, the precision and the
+    runs trained together are those that a run was done with.  The exit code is 1 if anything
+    differs, or if a run cannot be done again; the others are done all the same.
     """
-    from gcfed.results.finding import sort_runs
     from gcfed.runs.resume import check_rounds
     from gcfed.runs.verify import verify_seal
 
     check_rounds(rounds)
     if quick and rounds is not None:
         raise InputError("--quick does no rounds again: leave out --rounds")
-    runs, damaged = sort_runs(path)
-    if not runs and not damaged:
-        raise InputError(f"{path} is neither a run nor a folder of runs")
+    runs, damaged = _sorted(paths)
     found = [verify_seal(run) for run in runs] if quick else _again(runs, rounds)
     for one in found:
         console.tell(f"{one.path}: {_verdict(one, quick)}")
     for where, reason in damaged.items():
         console.tell(f"{where}: cannot be verified: {reason}")
     sys.exit(0 if all(one.holds for one in found) and not damaged else DIFFERS)
+
+
+def _sorted(paths: Sequence[Path]) -> tuple[list["Run"], dict[Path, str]]:
+    """The runs at some paths, each once, and why others cannot be read."""
+    from gcfed.results.finding import sort_runs
+
+    runs: dict[Path, Run] = {}
+    damaged: dict[Path, str] = {}
+    for path in paths:
+        here, others = sort_runs(path)
+        if not here and not others:
+            raise InputError(f"{path} is neither a run nor a folder of runs")
+        for run in here:
+            runs.setdefault(run.path.resolve(), run)
+        damaged |= others
+    return list(runs.values()), damaged
 
 
 def _again(runs: Sequence["Run"], rounds: int | None) -> list["Verification"]:
