@@ -681,6 +681,8 @@ def test_resume_on_the_command_line(gcfed, tmp_path):
     begun, settings = flags(**{**SMALL, "rounds": 3}), flags(**SMALL)
     assert gcfed("run", *begun, "--seeds", "0,1", "--out", "a").code == 0
     assert gcfed("run", *settings, "--seeds", "0,1", "--out", "straight").code == 0
+    told = gcfed("resume", "a", "--rounds", "4").err
+    assert "\nengine: sequential on cpu (as the run began)\n" in told
     answer = gcfed("resume", "a", "--rounds", "8", "--json")
     assert answer.code == 0
     assert [summary["rounds"] for summary in json.loads(answer.out)] == [8, 8]

@@ -137,12 +137,14 @@ def build(
     beside: Experiment | None = None,
     tried: Experiment | None = None,
     hashed: bool = False,
+    engine_reason: str = "",
 ) -> Experiment:
     """The experiment that ``config`` describes, with what is ``given`` in the place of its names.
 
     What it has in common with the one ``beside`` it, of another seed, is shared and not copied.  If
     one was ``tried`` that differs in none of `TRIAL`, its model is shared and not tried again.  If
-    data will be ``hashed``, that begins beside the rest.
+    data will be ``hashed``, that begins beside the rest.  ``engine_reason`` says why the engine is
+    the config's, where nobody may have set it.
     """
     beside = tried or beside
     load_plugins(config.plugins)
@@ -176,6 +178,7 @@ def build(
         optimizer=config.local_optimizer(),
         schedule=config.schedule(),
         engine=config.engine,
+        engine_reason=engine_reason,
         precision=config.precision,
         loss=beside.setup.loss if beside and beside.config.loss == names["loss"] else loss,
         transform=dataset.transform,

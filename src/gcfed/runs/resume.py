@@ -74,7 +74,8 @@ def is_done(run: Run, rounds: int) -> bool:
 def rebuild(runs: Sequence[Run], rounds: int | None = None) -> list[Experiment]:
     """The experiments of recorded runs; what they are made of must not have changed since."""
     changes = {} if rounds is None else {"rounds": rounds}
-    experiments = build_together([run.config.model_copy(update=changes) for run in runs])
+    configs = [run.config.model_copy(update=changes) for run in runs]
+    experiments = build_together(configs, engine_reason="as the run began")
     for run, experiment in zip(runs, experiments, strict=True):
         refuse_other(run, experiment)
     return experiments

@@ -55,12 +55,13 @@ def run_together(
         return begin(experiments, paths, observe)
 
 
-def build_together(configs: Sequence[Config]) -> list[Experiment]:
+def build_together(configs: Sequence[Config], engine_reason: str = "") -> list[Experiment]:
     """The experiments of several configs, which share what they have in common."""
     experiments: list[Experiment] = []
     for config in configs:
         beside = experiments[0] if experiments else None
-        experiments.append(build(config, beside=beside, hashed=True))
+        built = build(config, beside=beside, hashed=True, engine_reason=engine_reason)
+        experiments.append(built)
     return experiments
 
 
