@@ -305,6 +305,17 @@ def test_the_list(gcfed):
     assert "small-scale" in found.out and "Table 5" in found.out
     found = gcfed("reproduce", "lambda", "--list")
     assert "GC-Fed 0.85" in found.out and "claim: Lambda from 0.85" in found.out
+    assert "model=resnet18, cohort=5, rounds=1000, clients=400, alpha=0.1\n" in found.out
+
+
+def test_the_list_of_what_is_asked_for(gcfed):
+    words = ("--reduced", "--rounds=7", "--set=lr=0.1", "--algorithms=GC-Fed 1")
+    listed = gcfed("reproduce", "lambda", "--list", *words).out.splitlines()
+    said = "dataset=fashion10k, model=mlp, cohort=5, rounds=7, clients=100, alpha=0.05, epochs=1"
+    assert listed[1].startswith(f"cifar100 5/400 0.05  {said}") and "lr=0.1" in listed[1]
+    assert listed[3] == "methods: GC-Fed 1"  # of 400 and of 800 clients 100 are left
+    partition = gcfed("reproduce", "lambda", "--list", "--set=partition=iid").out
+    assert "partition=iid" in partition and "alpha=" not in partition
 
 
 def test_costs_of_data_that_are_not_at_hand(gcfed, tmp_path):

@@ -114,8 +114,8 @@ def reproduce(
     from gcfed.paper.item import paper_item
     from gcfed.sweeps.sweep import Sweep
 
-    if listed:
-        _list(item)
+    if listed and item is None:
+        _list_items()
         return
     if item is None:
         raise InputError("name a table or figure of the paper: gcfed reproduce --list shows them")
@@ -139,6 +139,9 @@ def reproduce(
         changes=changes,
         is_reduced=reduced,
     )
+    if listed:
+        _list(wanted)
+        return
     report = Report(None, out, plot, size, pivot)
     if dry_run:
         _print_costs(wanted, store, devices, per_device)
@@ -221,22 +224,26 @@ def _command() -> str:
     return shlex.join(["gcfed", *sys.argv[1:]])
 
 
-def _list(name: str | None) -> None:
+def _list_items() -> None:
     from gcfed.paper.item import item_names, paper_item
 
-    if name is None:
-        items = map(paper_item, item_names())
-        columns = ("item", "what it shows", "source", "cells", "methods")
-        rows = [(i.name, i.title, i.source, str(len(i.cells)), str(len(i.methods))) for i in items]
-        console.table(columns, rows)
-        return
-    item = paper_item(name)
+    items = map(paper_item, item_names())
+    columns = ("item", "what it shows", "source", "cells", "methods")
+    rows = [(i.name, i.title, i.source, str(len(i.cells)), str(len(i.methods))) for i in items]
+    console.table(columns, rows)
+
+
+def _list(wanted: "Extent") -> None:
+    """The cells and methods that were asked for, and what the paper says of all of them."""
     console.table(
         ("cell", "settings"),
-        [(c.name, ", ".join(f"{k}={v}" for k, v in c.settings.items())) for c in item.cells],
+        [
+            (cell.name, ", ".join(f"{k}={v}" for k, v in wanted.said(cell).items()))
+            for cell in wanted.distinct
+        ],
     )
-    console.tell(f"methods: {', '.join(item.methods)}")
-    if item.note:
-        console.tell(item.note)
-    for claim in item.claims:
+    console.tell(f"methods: {', '.join(wanted.methods)}")
+    if wanted.item.note:
+        console.tell(wanted.item.note)
+    for claim in wanted.item.claims:
         console.tell(f"claim: {claim.text}")

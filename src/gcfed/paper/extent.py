@@ -52,13 +52,23 @@ class Extent:
     stand_ins: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def distinct(self) -> list[PaperCell]:
+        """The cells; of those that a reduced scale makes equal, the first."""
+        found = {json.dumps(self._settings(cell)): cell for cell in reversed(self.cells)}
+        return [cell for cell in self.cells if cell in found.values()]
+
+    def said(self, cell: PaperCell) -> dict[str, Any]:
+        """What the item says of a cell's settings, with all that is not as in the paper."""
+        printed, done = Extent(self.item, (), (), self.seeds)._settings(cell), self._settings(cell)
+        changed = {key: v for key, v in done.items() if printed.get(key) != v}
+        return override(cell.settings, changed)
+
+    @property
     def parts(self) -> list[Part]:
-        """Every method in every cell; of cells that a reduced scale makes equal, the first."""
-        distinct = {json.dumps(self._settings(cell)): cell for cell in reversed(self.cells)}
-        cells = [cell for cell in self.cells if cell in distinct.values()]
+        """Every method in every cell that is `distinct`."""
         return [
             Part(cell, method, {**self._settings(cell), "algorithm": self.item.algorithm(method)})
-            for cell in cells
+            for cell in self.distinct
             for method in self.methods
             if method in cell.methods
         ]
