@@ -522,6 +522,16 @@ def test_two_processes_cannot_write_one_run(tmp_path):
     assert load_run(tmp_path / "a").summary["status"] == "finished"
 
 
+def test_settings_that_were_changed_are_named_with_both_values(tmp_path):
+    broken_off(small(), tmp_path / "a", 3)
+    text = (tmp_path / "a" / "config.toml").read_text()
+    changed = text.replace("lr = 0.01", "lr = 0.5").replace("momentum = 0.9", "momentum = 0.0")
+    (tmp_path / "a" / "config.toml").write_text(changed)
+    both = r"a began with other lr \(0.01 then, 0.5 now\) and momentum \(0.9 then, 0.0 now\) than"
+    with pytest.raises(InputError, match=both):
+        resume(tmp_path / "a")
+
+
 def test_what_a_run_is_made_of_must_not_have_changed(tmp_path):
     plugin = tmp_path / "mine.py"
     plugin.write_text("FACTOR = 1\n")

@@ -8,6 +8,7 @@ from typing import Any
 
 from gcfed.config.build import Experiment
 from gcfed.config.identity import identity
+from gcfed.config.settings import Config, toml_value
 from gcfed.errors import InputError
 from gcfed.files import write_json, write_text
 from gcfed.lock import locked
@@ -186,9 +187,16 @@ def _describe(run: Run, writer: RunWriter) -> None:
 def _differing(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
     """What two identities disagree on, as a person would call it."""
     names = {"data_sha256": "data", "code_sha256": "code of its plugins", "init_sha256": "weights"}
+    for key, usual in Config().model_dump(mode="json").items():  # an identity leaves these out
+        before, here = (_said(values.get(key, usual)) for values in (then, now))
+        names[key] = f"{key} ({before} then, {here} now)"
     differing = [names.get(key, key) for key in _keys(now, then) if key != "numerics"]
     parts = _keys(now.get("numerics", {}), then.get("numerics", {}))
     return differing + [f"numerics of {part.split()[-1]}" for part in parts]
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else toml_value(value)
 
 
 def _keys(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
