@@ -372,9 +372,10 @@ def test_the_demo_stops_when_it_is_stopped(gcfed, monkeypatch, tmp_path):
 
     monkeypatch.setattr("gcfed.runs.train.simulate_together", interrupted)
     monkeypatch.setattr(demo, "configs", lambda rounds: {n: [tiny()] for n in ("one", "two")})
-    answer = gcfed("demo", "--out", "a")
+    answer = gcfed("demo", "--out", "d one")
     assert answer.code == 130 and "stopped: gcfed demo --out FOLDER starts it again" in answer.err
-    assert not (tmp_path / "a" / "two").exists()
+    assert "(gcfed show 'd one')" in answer.out
+    assert not (tmp_path / "d one" / "two").exists()
 
 
 def test_demo(gcfed, monkeypatch, tmp_path):

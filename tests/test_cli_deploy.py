@@ -23,7 +23,7 @@ def test_init_writes_an_app_with_the_settings(gcfed, tmp_path):
     answer = gcfed(
         "deploy", "init", "Ward 7", "--set", "algorithm=fedlc + gcfed", "--set", "steps=3"
     )
-    assert answer.code == 0 and "gcfed deploy local Ward 7" in answer.err
+    assert answer.code == 0 and "gcfed deploy local 'Ward 7'" in answer.err
     written = tomllib.loads((tmp_path / "Ward 7" / "pyproject.toml").read_text())
     assert written["project"]["name"] == "ward-7"
     parts = written["tool"]["flwr"]["app"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,3 +91,12 @@ def unused_folder(parent: Path, name: str) -> Path:
         number += 1
         path = parent / f"{name}-{number}"
     return path
+
+
+def quoted(path: Path) -> str:
+    """A path as a shell takes it, in a command that a person would copy.
+
+    >>> quoted(Path("runs/a")), quoted(Path("my runs/a"))
+    ('runs/a', "'my runs/a'")
+    """
+    return shlex.quote(str(path))

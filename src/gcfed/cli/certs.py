@@ -7,6 +7,7 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.options import path_argument
+from gcfed.files import quoted
 
 
 def certs(
@@ -33,16 +34,16 @@ def certs(
     from gcfed.deploy.certificates import write_certificates
 
     written = write_certificates(folder, nodes, host or ())
-    server = host[0] if host else "localhost"
+    server, here = host[0] if host else "localhost", quoted(folder)
     console.tell(f"{folder} has {len(written)} files.  The server is started by")
     console.tell(
-        f"  flower-superlink --ssl-ca-certfile {folder}/ca.crt --ssl-certfile {folder}/server.crt "
-        f"--ssl-keyfile {folder}/server.key --enable-supernode-auth --host 0.0.0.0"
+        f"  flower-superlink --ssl-ca-certfile {here}/ca.crt --ssl-certfile {here}/server.crt "
+        f"--ssl-keyfile {here}/server.key --enable-supernode-auth --host 0.0.0.0"
     )
     console.tell(
         f"and told of each node, over a connection whose root-certificates is {folder}/ca.crt"
     )
-    console.tell(f"  flwr supernode register {folder}/node-0.pub CONNECTION")
+    console.tell(f"  flwr supernode register {here}/node-0.pub CONNECTION")
     console.tell("which is then started by")
     console.tell(
         f"  flower-supernode --superlink {server}:8000 --root-certificates ca.crt "

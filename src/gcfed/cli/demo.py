@@ -10,7 +10,7 @@ from gcfed.cli import console
 from gcfed.cli.exits import exit_code
 from gcfed.cli.options import Plugins, path_option
 from gcfed.cli.pictures import save
-from gcfed.files import refuse_existing, unused_folder
+from gcfed.files import quoted, refuse_existing, unused_folder
 
 if TYPE_CHECKING:
     from gcfed.config.settings import Config
@@ -65,7 +65,7 @@ def demo(
     console.show(comparison.table())
     plot = folder / f"{comparison.metric.name}.png"
     save(comparison.plot(title=TITLE), plot)
-    console.tell(f"\nplot  {plot}\nruns  {folder}  (gcfed show {folder})")
+    console.tell(f"\nplot  {plot}\nruns  {folder}  (gcfed show {quoted(folder)})")
     if training.is_stopped(runs):
         console.say("stopped: gcfed demo --out FOLDER starts it again, in another folder")
     sys.exit(exit_code(runs))

@@ -14,7 +14,7 @@ from gcfed.cli.exits import INTERRUPTED, exit_code
 from gcfed.cli.help import SectionedCommand, SectionedGroup
 from gcfed.cli.options import check_positive, path_argument, path_option
 from gcfed.errors import InputError
-from gcfed.files import unused_folder
+from gcfed.files import quoted, unused_folder
 from gcfed.results.directory import STORE
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def init(
     write_app(folder, settings, out or STORE / folder.absolute().name)
     console.tell(f"{folder}/pyproject.toml  what is trained, and where the run goes")
     console.tell(f"{folder}/app.py          load(client): your own data go in here")
-    console.say(f"to try it on this machine: gcfed deploy local {folder}")
+    console.say(f"to try it on this machine: gcfed deploy local {quoted(folder)}")
 
 
 @app.command("local", cls=SectionedCommand)
@@ -116,7 +116,7 @@ def local(
             _follow(federation.start_run(folder, changes), config, path)
             log = federation.log("run")
     except KeyboardInterrupt:
-        console.say(f"stopped; the same command with --out {path} goes on")
+        console.say(f"stopped; the same command with --out {quoted(path)} goes on")
         sys.exit(INTERRUPTED)
     run = Run(path)
     if run.status == "killed":

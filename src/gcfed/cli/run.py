@@ -23,7 +23,7 @@ from gcfed.cli.options import (
 )
 from gcfed.cuda_start import start_cuda
 from gcfed.errors import InputError
-from gcfed.files import refuse_existing
+from gcfed.files import quoted, refuse_existing
 from gcfed.garbage import unsearched
 from gcfed.results.directory import STORE
 
@@ -127,8 +127,9 @@ def _settings(
     from gcfed.config.settings import make, override, read
 
     given = {} if config is None else read(config)
-    if isinstance(given.get("grid"), dict) or isinstance(given.get("tune"), dict):
-        raise InputError(f"{config} is a grid of settings: train it with gcfed sweep {config}")
+    if config and (isinstance(given.get("grid"), dict) or isinstance(given.get("tune"), dict)):
+        how = f"train it with gcfed sweep {quoted(config)}"
+        raise InputError(f"{config} is a grid of settings: {how}")
     make(given, str(config))  # what is wrong with the file is said of the file
     folder = None if flags["data_dir"] is None else str(flags["data_dir"])
     options = {key: flags[key] for key in FLAGS} | {"data_dir": folder}

@@ -9,7 +9,7 @@ from typing import Any
 from gcfed.cli import console
 from gcfed.config.settings import Config
 from gcfed.errors import DIVERGED_ADVICE
-from gcfed.files import write_json
+from gcfed.files import quoted, write_json
 from gcfed.progress import progress
 from gcfed.results import directory
 from gcfed.results.captions import short
@@ -127,4 +127,4 @@ def print_runs(runs: Sequence[Run]) -> None:
     if any("diverged" in run.summary for run in runs):
         console.say(DIVERGED_ADVICE)
     if is_stopped(runs):
-        console.say(f"to go on: gcfed resume {runs[0].path}")
+        console.say(f"to go on: gcfed resume {quoted(runs[0].path)}")

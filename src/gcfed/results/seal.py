@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcfed.errors import InputError
+from gcfed.files import quoted
 from gcfed.results.directory import (
     CHECKPOINTS,
     CONFIG,
@@ -82,7 +83,7 @@ def refuse_changed(run: "Run", path: Path) -> None:
     if not isinstance(seal, Mapping) or name not in seal or _change(run.path, name, seal):
         raise InputError(
             f"{path} is not what its run ended with, so its weights are not used: "
-            f"gcfed verify {run.path} says what was changed"
+            f"gcfed verify {quoted(run.path)} says what was changed"
         )
 
 
@@ -90,7 +91,7 @@ def warn_of_changes(runs: Iterable["Run"]) -> None:
     """Warn of every run that was changed since it ended."""
     for run in runs:
         if changes := broken_seals(run):
-            advice = f"gcfed verify {run.path} does it again and compares"
+            advice = f"gcfed verify {quoted(run.path)} does it again and compares"
             warnings.warn(f"{run.path}: {'; '.join(changes)}; {advice}", stacklevel=3)
 
 

@@ -11,7 +11,7 @@ from gcfed.config.build import Experiment, build
 from gcfed.config.identity import identity
 from gcfed.config.settings import Config
 from gcfed.errors import DivergedError, InputError
-from gcfed.files import create_folder, refuse_existing
+from gcfed.files import create_folder, quoted, refuse_existing
 from gcfed.lock import locked
 from gcfed.results import directory
 from gcfed.runs.interrupt import stop_request
@@ -174,7 +174,9 @@ def writing(path: Path, start_again: str = "start again") -> Iterator[None]:
         yield
     except OSError as error:
         if (path / directory.SUMMARY).is_file():
-            advice = f"what was saved is whole: mend this, then go on with gcfed resume {path}"
+            advice = (
+                f"what was saved is whole: mend this, then go on with gcfed resume {quoted(path)}"
+            )
         else:
             advice = f"the run has not begun: mend this, then {start_again}"
         raise InputError(f"{_reason(error)}; {advice}") from error
