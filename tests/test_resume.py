@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -520,6 +521,37 @@ def test_two_processes_cannot_write_one_run(tmp_path):
     assert f"a is being written by process {os.getpid()} on " in there
     assert "wait until it ends, or end it" in there
     assert load_run(tmp_path / "a").summary["status"] == "finished"
+
+
+@pytest.mark.parametrize("content", [None, "", '{"status": "fin', "{}"])
+@pytest.mark.parametrize("rounds", [3, 8])
+def test_a_summary_that_is_lost_or_damaged_is_made_again(gcfed, tmp_path, content, rounds):
+    run(small(), tmp_path / "straight")
+    if rounds == 8:
+        run(small(), tmp_path / "a")
+    else:
+        broken_off(small(), tmp_path / "a", rounds)
+    (tmp_path / "a" / "summary.json").unlink()
+    if content is not None:
+        (tmp_path / "a" / "summary.json").write_text(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert "a is left out" in gcfed("show", ".").err
+        assert "gcfed resume a makes it again" in gcfed("show", "a").err
+        again = gcfed("resume", "a")
+    assert again.code == 0 and "the last checkpoint makes it again" in again.err
+    assert_same(tmp_path / "a", tmp_path / "straight")
+
+
+def test_a_run_without_provenance_is_done_again(gcfed, tmp_path):
+    run(small(rounds=2), tmp_path / "a b")
+    (tmp_path / "a b" / "provenance.json").unlink()
+    found = gcfed("resume", "a b", "--rounds", "3")
+    how = "gcfed run 'a b/config.toml' --out FOLDER does it again"
+    assert found.code == 2 and how in found.err
+    assert gcfed("run", "a b/config.toml", "--out", "c").code == 0
+    rounds = [(tmp_path / name / "rounds.jsonl").read_bytes() for name in ("a b", "c")]
+    assert rounds[0] == rounds[1]
 
 
 def test_settings_that_were_changed_are_named_with_both_values(tmp_path):

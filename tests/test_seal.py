@@ -439,7 +439,7 @@ def test_quick_on_the_command_line(gcfed, path, tmp_path, monkeypatch):
         "runs/a: the files are those that the run ended with",
         "runs/b: model.safetensors was changed after the run ended",
         "runs/c: not sealed",
-        "runs/d: cannot be verified: it holds no summary.json",
+        "runs/d: cannot be verified: it holds no summary.json; gcfed resume runs/d makes it again",
     ]
     assert answer.out.splitlines()[4].startswith("runs/e: cannot be verified: runs/e/rounds.jsonl")
     wrong = gcfed("verify", "runs", "--quick", "--rounds", "2")

@@ -139,6 +139,13 @@ def test_verify_on_the_command_line(gcfed, tmp_path):
     assert moved.startswith("runs/z: ") and "cannot be verified: runs/z was tr" in moved
     answer = gcfed("verify", "runs/b", "runs/d", "runs/b", "runs/d/../d")
     assert answer.code == 1 and len(answer.out.splitlines()) == 2
+    summary = tmp_path / "runs" / "b" / "summary.json"
+    summary.write_text("{")
+    answer = gcfed("verify", "runs/b", "runs/d")
+    assert answer.code == 1
+    damaged, last = sorted(answer.out.splitlines())
+    assert damaged.startswith("runs/b: cannot be verified: runs/b/summary.json cannot be read: ")
+    assert last == "runs/d: 1 rounds again, every one to the same bits"
     wrong = gcfed("verify", "runs/d", "none")
     assert wrong.out == ""
     assert wrong.code == 2

@@ -49,7 +49,7 @@ def verify(
 
 def _sorted(paths: Sequence[Path]) -> tuple[list["Run"], dict[Path, str]]:
     """The runs at some paths, each once, and why others cannot be read."""
-    from gcfed.results.finding import sort_runs
+    from gcfed.results.finding import damage, sort_runs
 
     runs: dict[Path, Run] = {}
     damaged: dict[Path, str] = {}
@@ -58,7 +58,10 @@ def _sorted(paths: Sequence[Path]) -> tuple[list["Run"], dict[Path, str]]:
         if not here and not others:
             raise InputError(f"{path} is neither a run nor a folder of runs")
         for run in here:
-            runs.setdefault(run.path.resolve(), run)
+            if run.path == path and (reason := damage(run)):
+                damaged[path] = reason
+            else:
+                runs.setdefault(run.path.resolve(), run)
         damaged |= others
     return list(runs.values()), damaged
 

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 from gcfed.errors import InputError
+from gcfed.files import quoted
 from gcfed.results import directory
 from gcfed.results.run import RUN_FILES, Run, check_path
 
@@ -38,8 +39,10 @@ def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
             continue
         below.clear()  # what is in a run is its own, and may be many files
         reason = f"it holds no {missing[0]}" if missing else ""
+        if missing == [directory.SUMMARY]:
+            reason += f"; gcfed resume {quoted(path)} makes it again"
         if not missing and path != Path(folder):
-            reason = _damage(Run(path))
+            reason = damage(Run(path))
         if reason:
             damaged[path] = reason
         else:
@@ -47,7 +50,7 @@ def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
     return runs, damaged
 
 
-def _damage(run: Run) -> str:
+def damage(run: Run) -> str:
     """Why a run cannot be read; nothing if it can."""
     try:
         run.config, run.summary, run.provenance, run.records, run.probes  # noqa: B018

@@ -17,6 +17,7 @@ from gcfed.core.measures import likeliest
 from gcfed.core.metrics import Scale, named
 from gcfed.display import html_table
 from gcfed.errors import InputError
+from gcfed.files import quoted
 from gcfed.lock import is_locked
 from gcfed.results import directory
 from gcfed.results.directory import read_lines, saved_best
@@ -60,8 +61,11 @@ class Run:
         path = self.path / directory.SUMMARY
         if not path.exists():
             return directory.RUNNING
-        found = _json(path, OF_SUMMARY)
-        return _json(path, OF_FINISHED) if found["status"] == "finished" else found
+        try:
+            found = _json(path, OF_SUMMARY)
+            return _json(path, OF_FINISHED) if found["status"] == "finished" else found
+        except InputError as error:
+            raise InputError(f"{error}; gcfed resume {quoted(self.path)} makes it again") from None
 
     @property
     def status(self) -> str:
@@ -84,7 +88,16 @@ class Run:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        return _json(self.path / directory.PROVENANCE, {})
+        try:
+            return _json(self.path / directory.PROVENANCE, {})
+        except InputError as error:
+            raise InputError(f"{error}; {self.remedy}") from None
+
+    @property
+    def remedy(self) -> str:
+        """What to do where nobody knows any more what the run is made of."""
+        config = quoted(self.path / directory.CONFIG)
+        return f"without it no run can go on: gcfed run {config} --out FOLDER does it again"
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from gcfed.files import write_json, write_text
 from gcfed.lock import locked
 from gcfed.processes import threads
 from gcfed.results import directory
-from gcfed.results.run import Run, open_run
+from gcfed.results.run import Run, check_path, open_run
 from gcfed.results.seal import with_seal
 from gcfed.runs.journal import DamagedError
 from gcfed.runs.provenance import environment
@@ -30,6 +30,7 @@ def resume(
     It ends with the bits it would have ended with, and so do the runs that it is trained together
     with, which go on with it.
     """
+    mend_summary(path)
     runs = open_run(path).together()
     resume_together(runs, rounds, observe)
     return open_run(path).summary
@@ -58,6 +59,21 @@ def resume_together(
             _describe(runs[i], writers[i])
             writers[i].keep_chunk()
         train([writers[i] for i in live], renumbered(observe, dict(enumerate(live))))
+
+
+def mend_summary(path: str | Path) -> None:
+    """Take a run whose summary is lost or damaged, as a full disk leaves it, for one killed."""
+    check_path(path)
+    run = Run(Path(path))
+    if not all((run.path / name).is_file() for name in (directory.CONFIG, directory.PROVENANCE)):
+        return  # nobody could go on with it
+    summary = run.path / directory.SUMMARY
+    with suppress(InputError):
+        if summary.exists() and run.summary:
+            return
+    damage = "damaged" if summary.exists() else "missing"
+    warnings.warn(f"{summary} is {damage}: the last checkpoint makes it again", stacklevel=2)
+    write_json(summary, directory.RUNNING)
 
 
 def check_rounds(rounds: int | None) -> None:
@@ -95,7 +111,8 @@ def refuse_other(run: Run, experiment: Experiment) -> None:
     """Refuse to go on with a run if what it is made of has changed."""
     if not run.identity:
         raise InputError(
-            f"{run.path} does not say what it is made of: its {directory.PROVENANCE} is damaged"
+            f"{run.path} does not say what it is made of: its {directory.PROVENANCE} is damaged; "
+            f"{run.remedy}"
         )
     differing = _differing(identity(experiment), run.identity)
     if differing:
