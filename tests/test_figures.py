@@ -203,3 +203,10 @@ def test_the_command_writes_a_figure_of_the_width_asked_for(tmp_path, gcfed, siz
     answer = gcfed("compare", tmp_path, "--plot", "curves.pdf", "--size", size)
     assert answer.code == 0
     assert f"/MediaBox [ 0 0 {points} ".encode() in (tmp_path / "curves.pdf").read_bytes()
+
+
+@pytest.mark.parametrize("words", [["compare", "."], ["reproduce", "lambda", "--reduced"]])
+def test_a_width_without_a_plot_is_refused(gcfed, words):
+    answer = gcfed(*words, "--size", "two columns")
+    assert answer.code == 2
+    assert "--size is the width of a plot: name a file for it by --plot" in answer.err

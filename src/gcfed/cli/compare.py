@@ -49,7 +49,7 @@ def compare(
     out: OutOption = None,
     plot: PlotOption = None,
     draw: DrawOption = None,
-    size: SizeOption = "two columns",
+    size: SizeOption = None,
     plugin: Plugins = None,
 ) -> None:
     """Compare runs: mean and deviation over seeds, and differences.

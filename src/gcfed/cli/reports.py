@@ -66,8 +66,8 @@ DrawOption = Annotated[
     ),
 ]
 SizeOption = Annotated[
-    PaperWidth,
-    typer.Option(help="The width of the plot, as a paper has it.", rich_help_panel=FILES),
+    PaperWidth | None,
+    setting_option(FILES, "The width of the plot, as a paper has it.", "two columns"),
 ]
 
 
@@ -130,7 +130,7 @@ class Report:
     form: str | None = None
     out: Path | None = None
     plot: Path | None = None
-    size: PaperWidth = "two columns"
+    size: PaperWidth | None = None
     pivot: bool = False
     draw: str | None = None
 
@@ -138,6 +138,8 @@ class Report:
         self._of_table  # noqa: B018 (what is wrong with it is said first)
         if self.draw is not None and self.plot is None:
             raise InputError("--draw says what a plot shows: name a file for it by --plot")
+        if self.size is not None and self.plot is None:
+            raise InputError("--size is the width of a plot: name a file for it by --plot")
         if self.plot is not None:
             _refuse(self.plot)
             if self.plot.suffix not in PICTURES:
@@ -151,7 +153,7 @@ class Report:
         """Make the files that were asked for."""
         named: dict[str, Any] = {} if self.draw is None else {"name": self.draw}
         # first, so that what cannot be drawn leaves no file
-        figure = None if self.plot is None else found.plot(**named, size=self.size)
+        figure = None if self.plot is None else found.plot(**named, size=self.size or "two columns")
         self._of_table.write(Pivoted(found) if self.pivot else found)
         if self.plot is not None and figure is not None:
             save(figure, self.plot)

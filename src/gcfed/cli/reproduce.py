@@ -95,7 +95,7 @@ def reproduce(
     pivot: PivotOption = False,
     out: OutOption = None,
     plot: PlotOption = None,
-    size: SizeOption = "two columns",
+    size: SizeOption = None,
     plugin: Plugins = None,
 ) -> None:
     """Do a table or figure of the GC-Fed paper again, beside what is printed.

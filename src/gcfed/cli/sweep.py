@@ -52,7 +52,7 @@ def sweep(
     pivot: PivotOption = False,
     out: OutOption = None,
     plot: PlotOption = None,
-    size: SizeOption = "two columns",
+    size: SizeOption = None,
     plugin: Plugins = None,
 ) -> None:
     """Train a grid of settings, several seeds each, on several devices.
