@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,6 +109,17 @@ def test_a_config_names_its_plugins_and_a_loaded_run_finds_them(plugin, tmp_path
     loaded = load_run(tmp_path / "a")
     assert loaded.predict(torch.zeros(3, 2)).shape == (3,)
     assert len(lines(tmp_path / "a")) == 2
+
+
+def test_plugins_beside_those_that_a_text_names(gcfed, tmp_path):
+    """A file's name may hold a comma, and so may a text that names several."""
+    for name in ("a.py", "b.py", "c,d.py"):
+        (tmp_path / name).write_text("")
+    words = ["run", *flags(rounds=1), "--plugin", "c,d.py", "--set"]
+    assert gcfed(*words, "plugins=a.py, b.py", "--out", "x").code == 0
+    assert gcfed(*words, "plugins=c,d.py", "--out", "y").code == 0
+    loaded = [[Path(p).name for p in load_run(tmp_path / n).config.plugins] for n in "xy"]
+    assert loaded == [["a.py", "b.py", "c,d.py"], ["c,d.py", "c,d.py"]]
 
 
 def test_a_file_is_run_once(plugin, tmp_path, monkeypatch):

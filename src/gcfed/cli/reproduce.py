@@ -110,6 +110,7 @@ def reproduce(
         gcfed reproduce small-scale --reduced --algorithms fedavg,localgc,gcfed
         gcfed reproduce small-scale --cells 'cifar10 5/100 0.1' --dry-run
     """
+    from gcfed.config.settings import add_plugins
     from gcfed.paper.extent import extent
     from gcfed.paper.item import paper_item
     from gcfed.sweeps.sweep import Sweep
@@ -123,12 +124,10 @@ def reproduce(
     check_positive("--seeds", seeds)
     folder = None if data_dir is None else str(data_dir)
     options = {"rounds": rounds, "data_dir": folder, "on_nonfinite": on_nonfinite}
-    changes = changes_given(options, assignments or [])
+    changes = add_plugins(changes_given(options, assignments or []), plugin or [])
     for key in ("algorithm", "seed"):
         if key in changes:
             raise InputError(f"--set {key} changes no cell: --{key}s says which are done")
-    if plugin:
-        changes["plugins"] = [str(path) for path in plugin]
     wanted = extent(
         paper_item(item),
         cells=cells or [],

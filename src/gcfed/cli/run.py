@@ -124,7 +124,7 @@ def _settings(
     config: Path | None, flags: Mapping[str, Any], assignments: list[str], plugins: list[Path]
 ) -> dict[str, Any]:
     """The settings of a file, changed by flags and assignments."""
-    from gcfed.config.settings import make, override, read
+    from gcfed.config.settings import add_plugins, make, override, read
 
     given = {} if config is None else read(config)
     if config and (isinstance(given.get("grid"), dict) or isinstance(given.get("tune"), dict)):
@@ -133,12 +133,7 @@ def _settings(
     make(given, str(config))  # what is wrong with the file is said of the file
     folder = None if flags["data_dir"] is None else str(flags["data_dir"])
     options = {key: flags[key] for key in FLAGS} | {"data_dir": folder}
-    values = override(given, changes_given(options, assignments))
-    if plugins:
-        named = values.get("plugins", [])
-        named = named if isinstance(named, list) else [named]
-        values["plugins"] = [*named, *map(str, plugins)]
-    return values
+    return add_plugins(override(given, changes_given(options, assignments)), plugins)
 
 
 def _seeds(text: str, seed: int | None, assignments: list[str]) -> list[int]:

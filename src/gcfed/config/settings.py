@@ -3,7 +3,7 @@
 import json
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -113,8 +113,7 @@ class Config(BaseModel):
             values["partition"] = _dirichlet(values.get("partition", "dirichlet"), alpha)
         for key in ("metrics", "plugins", "probes", "track"):
             if isinstance(text := values.get(key), str):
-                is_file = key == "plugins" and Path(text).expanduser().is_file()
-                values[key] = [text] if is_file else between_commas(text)
+                values[key] = _listed(key, text)
         return values | {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
 
     @property
@@ -225,6 +224,21 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     if changes.get("lr_schedule") in ("constant", "cosine"):
         displaced.add("lr_decay")
     return {k: v for k, v in values.items() if k not in displaced} | dict(changes)
+
+
+def add_plugins(values: Mapping[str, Any], paths: Iterable[Path]) -> dict[str, Any]:
+    """``values`` with these plugins after those that they name."""
+    if not (added := list(map(str, paths))):
+        return dict(values)
+    named = values.get("plugins", [])
+    named = _listed("plugins", named) if isinstance(named, str) else named
+    return {**values, "plugins": [*(named if isinstance(named, list) else [named]), *added]}
+
+
+def _listed(key: str, text: str) -> list[str]:
+    """The texts in one that has commas between them; a file's name may have some, too."""
+    is_file = key == "plugins" and Path(text).expanduser().is_file()
+    return [text] if is_file else between_commas(text)
 
 
 def describe() -> list[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.settings import KEYS, Config, make, read, unknown_key
+from gcfed.config.settings import KEYS, Config, add_plugins, make, read, unknown_key
 from gcfed.errors import InputError
 
 TABLES = ("grid", "tune")
@@ -73,9 +73,7 @@ def read_grid(source: GridSource, *, name: str | None = None, plugins: Iterable[
         values, where, stem = read(Path(source)), str(source), Path(source).stem
     else:
         values, where, stem = dict(source), "the grid", "sweep"
-    if added := [str(path) for path in plugins]:
-        named = values.get("plugins", [])
-        values["plugins"] = [*(named if isinstance(named, list) else [named]), *added]
+    values = add_plugins(values, plugins)
     points, candidates = (_table(values, table, where) for table in TABLES)
     shared = _shared(values, (points, candidates), where)
     seeds = _seeds(values, where)
