@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -292,6 +294,24 @@ def test_stopped_before_the_first_cell_is_over(gcfed, monkeypatch):
                   "--algorithms=fedavg", "--seeds=1", "--rounds=1", "--out=x.md")  # fmt: skip
     assert found.code == 130 and "stopped; the same command goes on" in found.err
     assert not Path("x.md").exists()
+
+
+def test_another_process_at_the_same_cells(gcfed, tmp_path):
+    """Other methods are of the same record."""
+    made = extent(paper_item("small-scale"), cells=["cifar10 5/100 0.1"], is_reduced=True)
+    folder = tmp_path / "runs" / "sweeps" / made.grid().name
+    folder.mkdir(parents=True)
+    code = (
+        "import sys; from pathlib import Path; from gcfed.lock import locked\n"
+        "with locked([Path(sys.argv[1])]): print(flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], **pipes) as other:
+        other.stdout.readline()
+        found = gcfed("reproduce", "small-scale", "--reduced", "--cells=cifar10 5/100 0.1",
+                      "--algorithms=fedavg", "--seeds=1", "--rounds=1")  # fmt: skip
+    assert found.code == 2 and f"is being written by process {other.pid} on " in found.err
+    assert "wait until it ends, and the same command goes on, or take another --store" in found.err
 
 
 def test_found_trains_nothing(gcfed):

@@ -43,16 +43,20 @@ else:
         fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # reading is enough for a shared one
 
 
+WAIT = "wait until it ends, or end it, and go on with gcfed resume"
+
+
 @contextmanager
-def locked(paths: Sequence[Path]) -> Iterator[None]:
+def locked(paths: Sequence[Path], advice: str = WAIT) -> Iterator[None]:
     """Lock run directories, so that no other process writes them until the block ends.
 
     The system holds the locks, and lets go of them when the process ends, however it ends: the file
-    that a killed process leaves behind locks nothing.  It says who has it, for others to read.
+    that a killed process leaves behind locks nothing.  It says who has it, for others to read;
+    ``advice`` is told to those who are refused.
     """
     with ExitStack() as stack:
         for path in sorted(paths, key=Path.resolve):  # in one order, so that nobody waits in a ring
-            stack.enter_context(_locked(path))
+            stack.enter_context(_locked(path, advice))
         yield
 
 
@@ -76,7 +80,7 @@ def is_locked(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, advice: str) -> Iterator[None]:
     real = path.resolve()
     if real in _held:  # opening its file again would end the lock when that is closed
         raise InputError(f"{path} is being written by this very process")
@@ -85,7 +89,7 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             _lock_soon(handle)
         except OSError:
-            raise InputError(f"{path} is being written by {_holder(handle)}") from None
+            raise InputError(f"{path} is being written by {_holder(handle)}: {advice}") from None
         _held.add(real)
         try:
             _write(handle, {"pid": os.getpid(), "host": platform.node(), "since": time.time()})
@@ -117,9 +121,6 @@ def _holder(handle: int) -> str:
     try:
         found = json.loads(os.read(handle, 4096))
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
-        return (
-            f"process {found['pid']} on {found['host']} since {since}: "
-            "wait until it ends, or end it, and go on with gcfed resume"
-        )
+        return f"process {found['pid']} on {found['host']} since {since}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

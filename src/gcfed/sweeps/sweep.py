@@ -25,6 +25,9 @@ from gcfed.sweeps.tuning import Selection, select
 
 SWEEPS, RECORD = "sweeps", "sweep.json"
 
+BUSY = "wait until it ends, and the same command goes on, or take another --store"
+"""What to do where another process is at the same sweep, be it at other methods of it."""
+
 CellObserver = Callable[[CellState], None]
 """Told of a cell when it starts, after every round, and when it is over."""
 
@@ -82,7 +85,7 @@ class Sweep:
             if observe is not None:
                 observe(state)
 
-        with locked([self.path.parent]):
+        with locked([self.path.parent], BUSY):
             self.started, self.finished = time.time(), None
             self._write()
             try:
