@@ -218,6 +218,11 @@ def test_of_a_plain_function_higher_is_better():
     assert found["mine"].scale("mine") == Scale("mine", "higher", percent=False)
 
 
+def test_the_loss_is_not_replaced_by_a_metric_of_its_name():
+    with pytest.raises(InputError, match="called loss is the mean of what clients minimise: give"):
+        as_metrics({"loss": squares})
+
+
 def test_what_makes_no_metric_is_refused():
     METRICS.register("plain")(squares)
     METRICS.register("number")(lambda: 3)

@@ -228,7 +228,13 @@ def named(text: str) -> AnyMetric:
 
 def as_metrics(metrics: Metrics) -> dict[str, AnyMetric]:
     """Metrics by name, those of torchmetrics and plain functions among them made into ours."""
-    return {name: _as_metric(metric) for name, metric in metrics.items()}
+    made = {name: _as_metric(metric) for name, metric in metrics.items()}
+    if made.get("loss", loss()) != loss():
+        raise InputError(
+            "the metric called loss is the mean of what clients minimise: "
+            "give your own another name"
+        )
+    return made
 
 
 def _as_metric(metric: AnyMetric | PerExample | Updated) -> AnyMetric:
