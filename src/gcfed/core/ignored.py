@@ -7,6 +7,11 @@ IGNORED = -100
 """The label of a token that does not count, as torch and Hugging Face have it."""
 
 
+def all_ignored(y: Tensor) -> bool:
+    """Whether examples have several labels each, none of which counts."""
+    return y.ndim > 1 and not y.is_floating_point() and bool((y == IGNORED).all())
+
+
 def example_means(values: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
     """The mean of each example's values, and which examples count; None where all of them do.
 

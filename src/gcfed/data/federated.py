@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.batches import DataHandle
+from gcfed.core.ignored import IGNORED, all_ignored
 from gcfed.core.types import Examples, Stored
 from gcfed.data.partitions.partition import Partition
 from gcfed.errors import InputError
@@ -38,6 +39,11 @@ class FederatedData:
         if self.has_classes and not 0 <= self.y.min() <= self.y.max() < self.num_classes:
             found = f"{self.y.min()} to {self.y.max()}"
             raise InputError(f"labels from {found} are not of {self.num_classes} classes")
+        if all_ignored(self.y):
+            raise InputError(
+                f"every train label is {IGNORED}, which does not count, so there is nothing to "
+                "train on: give the labels of the tokens that are to be learnt"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of: no handle, as that would stand for the examples it has here."""
