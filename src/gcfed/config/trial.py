@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcfed.config.side_effects import refuse_stale_weights, refuse_writes
 from gcfed.core import keys, measures, tree
 from gcfed.core.heads import trace_head
 from gcfed.core.ignored import IGNORED
@@ -39,9 +40,10 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
     What fails is refused before a run.
     """
     x, y = loaded(tree.take(dataset.test.x, slice(TRIED))), dataset.test.y[:TRIED]
+    x = tree.map(torch.clone, x)  # the model may write into it
     server = start(setup).server
     try:
-        logits = evaluation.predict(setup, server, x).logits
+        logits = _evaluated(setup, server, x)
     except InputError:
         raise
     except Exception as error:
@@ -57,8 +59,15 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
     _check_labels(setup.loss, dataset)
     _check_places(setup.loss, dataset, logits)
     _try_function("loss", setup.loss, logits, y)
+    refuse_writes(setup, server, x, _evaluated)
     _try_training(setup, server, dataset.train)
+    refuse_writes(setup, server, x, train_output)
+    refuse_stale_weights(setup, server, x, _evaluated)
     return logits
+
+
+def _evaluated(setup: Setup, server: Server, x: Inputs) -> Tensor:
+    return evaluation.predict(setup, server, x).logits
 
 
 def try_metrics(
