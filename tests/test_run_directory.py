@@ -1,6 +1,7 @@
 """What a run leaves behind, and that it is what happened."""
 
 import json
+import math
 import random as python_random
 import threading
 from dataclasses import replace
@@ -9,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from running import Normed, lines, tiny
+from running import TINY, Normed, lines, tiny
 from safetensors.torch import load_file, load_model, save_file
 from torch import nn
 
 import gcfed as package
-from gcfed import DATASETS, MODELS, Dataset, Examples, InputError, load_run, predict, run
+from gcfed import DATASETS, MODELS, Dataset, Examples, InputError, load_run, predict, run, verify
 from gcfed.config import build as build_module, fingerprint as fingerprint_module
 from gcfed.config.build import build
 from gcfed.config.fingerprint import fingerprint
@@ -342,6 +343,39 @@ class Halve:
 
     def __call__(self, x, key):
         return x / 2
+
+
+class Remembering(nn.Module):
+    """Keeps what it learns of its inputs out of its state; its first layer is of half precision."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first = nn.Linear(inputs, 4).to(torch.bfloat16)
+        self.last = nn.Linear(4, outputs)
+        self.register_buffer("mean", torch.zeros(inputs), persistent=False)
+        self.register_buffer("scale", torch.ones(1), persistent=False)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        if self.training:
+            self.mean = 0.5 * self.mean + 0.5 * x.mean(0) + 1
+        hidden = self.first((self.scale * (x - self.mean)).to(torch.bfloat16))
+        return self.last(torch.tanh(hidden).to(self.last.weight.dtype))
+
+
+def test_all_that_training_changed_is_loaded_again(tmp_path):
+    MODELS.register("remembering")(lambda shape, classes: Remembering(math.prod(shape), classes))
+    run(tiny(model="remembering", engine="sequential"), tmp_path / "a")
+    loaded = load_run(tmp_path / "a")
+    weights = load_file(tmp_path / "a" / "model.safetensors")
+    assert "mean" in weights and "scale" not in weights  # which is as it was
+    assert {n: w.dtype for n, w in loaded.model.state_dict().items()} == {
+        n: w.dtype for n, w in weights.items()
+    }
+    test = DATASETS.parse(TINY["dataset"])(None).test
+    hits = loaded.predict(test.x) == test.y
+    assert hits.double().mean().item() == lines(tmp_path / "a")[-1]["test_accuracy"]
+    assert verify(tmp_path / "a").holds
 
 
 def test_whole_numbers_are_predicted_as_numbers(tmp_path):

@@ -1,5 +1,6 @@
 """What a run is made of, as a config names it: module, weights, data set, who holds what."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,6 +31,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
         raise InputError(f"there is no file of weights {path}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from None
+    keep_buffers(module, dict(module.named_buffers()).keys() & weights.keys())
     own = module.state_dict()
     filled = {own[name].data_ptr() for name in weights.keys() & own.keys()}  # tied ones are one
     wrong = [
@@ -46,6 +48,14 @@ def load_weights(module: nn.Module, path: Path) -> None:
         listed = ", ".join(sorted(wrong)[:3])
         raise InputError(f"the weights in {path} do not fit the model: {listed}{more}")
     module.load_state_dict(weights, strict=False)
+
+
+def keep_buffers(module: nn.Module, names: Iterable[str]) -> None:
+    """Have the module's state hold these buffers, those with ``persistent=False`` too."""
+    for name in names:
+        path, _, leaf = name.rpartition(".")
+        part = module.get_submodule(path)
+        part.register_buffer(leaf, part.get_buffer(leaf))
 
 
 def make_module(

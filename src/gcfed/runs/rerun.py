@@ -17,7 +17,7 @@ from gcfed.results.run import Run
 from gcfed.results.saved_model import read_about
 from gcfed.results.seal import is_sealed
 from gcfed.results.summary import summarize
-from gcfed.runs.weights import about_model
+from gcfed.runs.weights import about_model, module_of
 from gcfed.simulation.lines import Record, record, weights_sha256
 from gcfed.simulation.snapshot import RoundResult, start
 
@@ -106,7 +106,7 @@ class Rerun:
         """What a file of weights holds otherwise than the run came to."""
         if not path.is_file():
             return [f"{path.name} is missing"]
-        module = self.experiment.setup.model.module(server.params, server.buffers)
+        module = module_of(self.experiment.setup, server)
         held = copy.deepcopy(module)
         try:
             load_weights(held, path)

@@ -7,14 +7,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import nn
 
 from gcfed.config.build import Experiment
+from gcfed.config.materials import keep_buffers, weights_dtype
 from gcfed.core import tree
+from gcfed.core.server import Server
 from gcfed.data.augmentation import ImageTransform
 from gcfed.results.directory import ABOUT, OF_DATASET
+from gcfed.simulation.setup import Setup
+
+
+def module_of(setup: Setup, server: Server) -> nn.Module:
+    """The module with the server's weights, whose state holds all that training changed."""
+    module = setup.model.module(server.params, server.buffers)
+    now, before = dict(module.named_buffers()), setup.model.buffers
+    keep_buffers(module, [n for n, b in before.items() if not torch.equal(now[n], b.to(now[n]))])
+    return module
 
 
 def save_module(path: Path, module: nn.Module, about: Mapping[str, Any]) -> None:
@@ -39,6 +51,6 @@ def about_model(experiment: Experiment) -> dict[str, Any]:
         "shape": tree.map(lambda v: list(v.shape[1:]), setup.data.x),
         "num_classes": setup.data.num_classes,
         **({} if setup.data.num_classes else {"num_outputs": experiment.dataset.num_outputs}),
-        "dtype": str(next(iter(setup.model.params.values())).dtype).removeprefix("torch."),
+        "dtype": str(weights_dtype(setup.data.x)).removeprefix("torch."),
         "transform": transform,
     }

@@ -21,7 +21,7 @@ from gcfed.results.summary import chosen_on, summarize
 from gcfed.runs.checkpoint import Best, Checkpoint, Checkpoints
 from gcfed.runs.disk_memory import delete_spilled, first_snapshot
 from gcfed.runs.journal import Journal, Mark
-from gcfed.runs.weights import about_model, save_module
+from gcfed.runs.weights import about_model, module_of, save_module
 from gcfed.simulation.lines import Record
 from gcfed.simulation.snapshot import RoundResult, Snapshot
 
@@ -214,5 +214,5 @@ class RunWriter:
         return True
 
     def _save_model(self, server: Server, path: os.PathLike[str]) -> None:
-        module = self.experiment.setup.model.module(server.params, server.buffers)
+        module = module_of(self.experiment.setup, server)
         save_module(Path(path), module, about_model(self.experiment))
