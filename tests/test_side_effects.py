@@ -63,6 +63,24 @@ def test_weights_are_not_written_into(data):
         fit(words, (torch.randint(9, (20, 2)), data[1]), **SETTINGS)
 
 
+class Counting(Net):
+    def __init__(self, in_training):
+        super().__init__()
+        self.register_buffer("count", torch.tensor(0))
+        self.in_training = in_training
+
+    def forward(self, x):
+        if self.training == self.in_training:
+            self.count.add_(1)
+        return super().forward(x)
+
+
+def test_buffers_are_written_into_in_training_alone(data):
+    fit(Counting(True), data, **SETTINGS)
+    with pytest.raises(InputError, match="writes into the buffer count when the model is judged"):
+        fit(Counting(False), data, **SETTINGS)
+
+
 class Listed(Net):
     def __init__(self):
         super().__init__()

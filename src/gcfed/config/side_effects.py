@@ -22,14 +22,21 @@ Run = Callable[[Setup, Server, Inputs], Tensor]
 
 
 def refuse_writes(setup: Setup, server: Server, x: Inputs, run: Run) -> None:
-    """Refuse a model that writes into the examples or the weights that it is given.
+    """Refuse a model that writes into what it is given: examples, weights, or buffers to judge by.
 
-    Both are there for other clients and rounds, so that results would depend on who trains where,
+    They are there for other clients and rounds, so that results would depend on who trains where,
     and on how often the model is judged.
     """
-    given, weights = tree.map(torch.clone, x), tree.map(lambda w: FAR * w, server.params)
+    given, buffers = tree.map(torch.clone, (x, server.buffers))
+    weights = tree.map(lambda w: FAR * w, server.params)
     with suppress(Exception):  # whether it runs is tried with its own weights
-        run(setup, server._replace(params=weights), given)
+        run(setup, server._replace(params=weights, buffers=buffers), given)
+    for name, buffer in server.buffers.items():
+        if not _equal(buffers[name], buffer):
+            raise InputError(
+                f"forward writes into the buffer {name} when the model is judged, which would "
+                "depend on how often that is done: write into it where self.training is true"
+            )
     if not all(map(_equal, tree.tensors(given), tree.tensors(x))):
         raise InputError(
             "the model writes into the examples that it is given, which other rounds read too: "
