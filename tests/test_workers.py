@@ -370,6 +370,8 @@ def test_how_memory_is_freed_changes_in_workers_alone(make_setup, tmp_path, monk
         (tmp_path / str(os.getpid())).touch()
 
     monkeypatch.setattr("gcfed.processes.keep_freed_memory", note)
+    # a fresh process would not know of the line above; other tests may have left a thread
+    monkeypatch.setattr("gcfed.engines.workers.can_fork", lambda: True)
     rounds = simulate(make_setup(GCFed(), engine="workers(processes=2)"))
     next(rounds)
     workers = {str(p.pid) for p in multiprocessing.active_children()}
