@@ -365,3 +365,92 @@ def test_a_history_draws_its_probes():
     history = library.fit(nn.Linear(4, 3), (x, y), algorithm="fedavg", probes=["cka"], **changes)
     figure = history.plot("cka.new")
     assert [axes.get_title() for axes in figure.axes] == ["logits"]
+
+
+WRONG = """
+from dataclasses import dataclass
+import random
+import numpy as np
+import torch
+from gcfed.analysis import PROBES, Probe
+
+def probe(body, needs=frozenset()):
+    @PROBES.register("mine")
+    @dataclass(frozen=True)
+    class Mine(Probe):
+        '''Mine.'''
+        def measure(self, seen):
+            return body(seen)
+    Mine.needs = needs
+"""
+
+
+def measured(tmp_path, body, **settings):
+    """Two rounds with a probe of this body, which stands in line 17 of its file."""
+    (tmp_path / "p.py").write_text(f"{WRONG}\n{body}\n")
+    run(tiny(rounds=2, probes=["mine"], plugins=[str(tmp_path / "p.py")]), tmp_path / "a")
+    return rows(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            'probe(lambda seen: {"n": seen.result.models.params})',
+            r'probe mine \(p\.py, line 17\): it looks at result\.models and does not say so: add '
+            r'"models" to its needs, as in needs = frozenset\(\{"models"\}\)',
+        ),
+        (
+            'probe(lambda seen: {"n": list(seen.result.uploads)}, {"models"})',
+            'line 17.: it looks at result.uploads and does not say so',
+        ),
+        ('probe(lambda seen: {"n": seen.batch(3)})', 'probe mine .*line 17.: .*add "batch" to'),
+        ('probe(None, "models")', "needs of probe mine is a set of names, as .*not 'models'"),
+        ("probe(lambda seen: 0.5)", r"probe mine \(p\.py, line 13\) returns a float, where a dict"),
+        ("probe(lambda seen: {'n': 'x'})", "returns 'x' as 'n', where one number belongs"),
+        ("probe(lambda seen: {'n': seen.result.losses})", r"returns tensor\(.* as 'n', where one"),
+        ("probe(lambda seen: {1: 0.5})", "names a number 1, where a text belongs"),
+        ("probe(lambda seen: 1 / 0)", "probe mine .p.py, line 17. raises ZeroDivisionError"),
+        (
+            "probe(lambda seen: {f'n{seen.result.round}': 1})",
+            "gives 'n0' in some rounds and not in others: give the same names in every round",
+        ),
+        (
+            "PROBES.register('mine')(type('Mine', (Probe,), {}))",
+            r"probe mine: the class Mine of .* has no method measure\(self, seen\)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_probe_that_is_wrong_is_told_by_its_line(tmp_path, body, said):
+    with pytest.raises(InputError, match=said):
+        measured(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "path"),
+    [
+        ("[w.mul_(0) for w in seen.result.server.params.values()]", "result.server/params/"),
+        ("seen.result.server.params.update(a=torch.ones(1))", "result.server/params/a"),
+        ("seen.received.params.popitem()", "received/params/fc2.bias"),
+        ("seen.batch(2).zero_()", "test/0"),
+        ("seen.result.losses.zero_()", "result.losses"),
+    ],
+)
+def test_a_probe_that_writes_into_a_round_is_refused(tmp_path, code, path):
+    said = rf"probe mine \(p\.py, line 13\) writes into what it is shown \(.*{path}"
+    with pytest.raises(InputError, match=said):
+        measured(tmp_path, f"probe(lambda seen: ({code}, {{}})[1], {{'batch'}})")
+
+
+def test_a_probe_may_draw_and_changes_nothing_by_it(tmp_path):
+    """It draws the same when the run is verified, whatever was drawn before."""
+    draws = "torch.rand(()), 'b': random.random(), 'c': np.random.rand()"
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first, second = measured(tmp_path, f"probe(lambda seen: {{'a': {draws}}})")
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(first[f"mine.{name}"] != second[f"mine.{name}"] for name in "abc")
+    torch.rand(3)
+    assert verify(tmp_path / "a").holds
+    run(tiny(rounds=2), tmp_path / "plain")
+    assert lines(tmp_path / "plain") == lines(tmp_path / "a")

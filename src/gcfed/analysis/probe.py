@@ -4,21 +4,23 @@ A probe says what it needs to see of a round and gives a row of numbers.  Nothin
 needs is kept, so a run without probes pays for none.
 """
 
+import inspect
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 
+from gcfed.analysis.probe_checks import Undeclared, checked_row, refuse_other_names
 from gcfed.core import keys, tree
 from gcfed.core.lazy import loaded
 from gcfed.core.precision import arithmetic
 from gcfed.core.server import Server
 from gcfed.core.types import Inputs, Stored
-from gcfed.errors import InputError
+from gcfed.errors import InputError, made
 from gcfed.registry import Registry
 from gcfed.simulation.evaluation import TestSet
 from gcfed.simulation.lines import Record
@@ -69,7 +71,10 @@ class Observation:
     def need_test(self) -> TestSet:
         """The test examples and their labels."""
         if self.test is None:
-            raise InputError("this round comes without test examples, which a probe asks for")
+            raise InputError(
+                'there are no test examples for it: add "batch" to its needs, as in '
+                'needs = frozenset({"batch"})'
+            )
         return self.test
 
     def _as_read(self, stored: Stored) -> Inputs:
@@ -111,19 +116,35 @@ def make_probes(texts: Sequence[str]) -> dict[str, Probe]:
     probes: dict[str, Probe] = {}
     for text in texts:
         bound = PROBES.parse(text)
-        name, probe = PROBES.name_of(bound.func) or text, bound()
+        name = PROBES.name_of(bound.func) or text
         if name in probes:
             raise InputError(
                 f"the probe {name} is named twice: its numbers would share their names"
             )
+        if inspect.isabstract(bound.func):
+            kind = bound.func
+            raise InputError(
+                f"probe {name}: the class {kind.__qualname__} of {kind.__module__} has no method "
+                "measure(self, seen), which gives a dict of numbers by name"
+            )
+        probe = made(f"probe {text}", bound)
         if not isinstance(probe, Probe):
             raise InputError(f"probe {text} gave a {type(probe).__name__}, where a Probe belongs")
-        if strange := probe.needs - set(get_args(Sight)):
-            known = ", ".join(get_args(Sight))
-            raise InputError(f"probe {name} needs {sorted(strange)[0]!r}; there are {known}")
+        _check_needs(name, probe.needs)
         check_range(f"{name}(every=...)", probe.every, "at least 1")
         probes[name] = probe
     return probes
+
+
+def _check_needs(name: str, needs: Any) -> None:
+    known = ", ".join(get_args(Sight))
+    if not isinstance(needs, AbstractSet):
+        raise InputError(
+            f'needs of probe {name} is a set of names, as in needs = frozenset({{"models"}}); not '
+            f"{needs!r:.200}. There are {known}"
+        )
+    if strange := sorted(map(str, needs - set(get_args(Sight)))):
+        raise InputError(f"probe {name} needs {strange[0]!r}; there are {known}")
 
 
 def kept_for(probes: Mapping[str, Probe]) -> frozenset[Keep]:
@@ -139,8 +160,15 @@ class Measured(NamedTuple):
     seconds: dict[str, float]
 
 
-def measure(probes: Mapping[str, Probe], seen: Observation) -> Measured:
-    """The row of a round: every number under its probe's name; one that is not finite is None."""
+def measure(
+    probes: Mapping[str, Probe],
+    seen: Observation,
+    known: dict[str, list[str]] | None = None,
+) -> Measured:
+    """The row of a round: every number under its probe's name; one that is not finite is None.
+
+    ``known`` keeps the names of each probe's numbers, which are the same in every round.
+    """
     t = seen.result.round
     row: Record = {"round": t}
     seconds: dict[str, float] = {}
@@ -149,9 +177,20 @@ def measure(probes: Mapping[str, Probe], seen: Observation) -> Measured:
             if not probe.is_due(t, seen.setup.schedule.rounds):
                 continue
             start = time.perf_counter()
-            view = replace(seen, test=seen.test if "batch" in probe.needs else None)
-            for key, value in probe.measure(view).items():
-                number = float(value)  # waits for an accelerator
+            found = checked_row(name, probe, _as_needed(probe, seen))
+            refuse_other_names(name, probe, found, {} if known is None else known)
+            for key, number in found.items():
                 row[f"{name}.{key}"] = number if math.isfinite(number) else None
             seconds[name] = time.perf_counter() - start
     return Measured(row, seconds)
+
+
+def _as_needed(probe: Probe, seen: Observation) -> Observation:
+    """A round without what a probe does not say it needs."""
+    others: dict[str, Any] = {
+        keep: Undeclared(f"result.{keep}", keep)
+        for keep in get_args(Keep)
+        if keep not in probe.needs
+    }
+    test = seen.test if "batch" in probe.needs else None
+    return replace(seen, result=replace(seen.result, **others), test=test)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 from gcfed.algorithms.spec import parse, to_text
 from gcfed.analysis import PROBES
 from gcfed.analysis.probe import Measured, Observation, Probe, kept_for, make_probes, measure
+from gcfed.analysis.probe_checks import naming_probe
 from gcfed.config.client_sizes import refuse_lone_examples, warn_of_small_clients
 from gcfed.config.fingerprint import Fingerprint
 from gcfed.config.materials import divide_data, load_weights, module_for, read_dataset
@@ -77,7 +78,8 @@ class Given:
 class Experiment:
     """A run before it starts, and what it is judged by: the test set, and one for tuning.
 
-    ``reason`` says why the algorithm is this one, where none was asked for.
+    ``reason`` says why the algorithm is this one, where none was asked for.  ``measured`` has the
+    names of the numbers that each probe gave so far.
     """
 
     config: Config
@@ -88,10 +90,12 @@ class Experiment:
     data: Fingerprint
     probes: dict[str, Probe]
     reason: str = ""
+    measured: dict[str, list[str]] = field(default_factory=dict)
 
     def measure(self, received: Server, result: RoundResult) -> Measured:
         """What the probes measure of a round that began with ``received``."""
-        return measure(self.probes, Observation(self.setup, received, result, self.tests["test"]))
+        seen = Observation(self.setup, received, result, self.tests["test"])
+        return measure(self.probes, seen, self.measured)
 
     @cached_property
     def metrics(self) -> dict[str, Scale]:
@@ -191,8 +195,9 @@ def build(
         keep=kept_for(probes),
     )
     setup.chosen.make().prepare(device)
-    for probe in probes.values():
-        probe.check(setup)
+    for name, probe in probes.items():
+        with naming_probe(name, probe):
+            probe.check(setup)
     if tried:
         metrics = tried.tests["test"].metrics
     else:
