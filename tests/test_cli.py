@@ -509,9 +509,56 @@ def test_check(gcfed, tmp_path):
     assert "laws hold" in bad.out.splitlines()[-1]
     assert "did you mean 'Mine'?" in wrong(gcfed("check", "my.py:Mime"))
     assert "Helper in my.py is no Algorithm" in wrong(gcfed("check", "my.py:Helper"))
-    assert "Needy cannot be made without arguments" in wrong(gcfed("check", "my.py:Needy"))
+    needy = wrong(gcfed("check", "my.py:Needy"))
+    assert "algorithm in my.py Needy needs a value for mu: Needy(mu=...)" in needy
+    assert "laws hold" in gcfed("check", "my.py:Needy(mu=0.1)").out
+    assert "unknown hyper-parameter of Needy: 'nu'" in wrong(gcfed("check", "my.py:Needy(nu=1)"))
+    assert "it has no hooks of its own, so it is FedAvg" in gcfed("check", "my.py:Needy(mu=1)").out
+    assert "no hooks" not in good.out + bad.out
     assert "name the class in my.py too: my.py:MyAlgorithm" in wrong(gcfed("check", "my.py"))
     assert "there is no plugin your.py" in wrong(gcfed("check", "your.py:Mine"))
+
+
+CHOOSY = (
+    GOOD
+    + '''
+@dataclass(frozen=True)
+class Choosy(Mine):
+    r"""Choosy: takes no momentum, and a model with a layer fc2.
+
+    .. math:: x
+
+    Me et al. (2030), https://example.org
+    Departures: none.
+    """
+
+    def check(self, params, roles):
+        if "fc2.weight" not in params:
+            raise gcfed.InputError("there is no fc2")
+
+    def begin(self, anchor, ctx):
+        if ctx.momentum != 0:
+            raise gcfed.InputError("momentum is not 0")
+        return anchor
+'''
+)
+
+
+def test_check_on_a_model_and_settings_of_ones_own(gcfed, tmp_path):
+    (tmp_path / "my.py").write_text(
+        CHOOSY.replace("import Algorithm", "import Algorithm\nimport gcfed", 1)
+    )
+    words = ["check", "my.py:Choosy"]
+    assert "there is no fc2" in wrong(gcfed(*words))
+    assert "momentum is not 0" in wrong(gcfed(*words, "--model", "mlp"))
+    words += ["--model", "mlp(hidden=(8,))", "--set", "momentum=0.0"]
+    assert gcfed(*words).out == "my.py:Choosy: 9 of 9 laws hold\n"
+    for dataset in ("synthetic", "fashion10k"):  # which has a transform
+        assert gcfed(*words, "--dataset", dataset).out == "my.py:Choosy: 9 of 9 laws hold\n"
+    assert "check takes no rounds: of the settings there are model" in wrong(
+        gcfed(*words, "--set", "rounds=3")
+    )
+    assert "unknown key: 'momentun'" in wrong(gcfed(*words, "--set", "momentun=3"))
 
 
 def test_messages_may_hold_brackets(gcfed):

@@ -166,7 +166,10 @@ class Registry(Generic[T]):
             key for key, (_, default) in known.items() if default is ... and key not in values
         ]
         if missing:
-            raise InputError(f"{self.kind} {name} needs a value for {', '.join(missing)}")
+            written = ", ".join(f"{key}=..." for key in missing)
+            raise InputError(
+                f"{self.kind} {name} needs a value for {', '.join(missing)}: {name}({written})"
+            )
         return partial(entry, **values)
 
 

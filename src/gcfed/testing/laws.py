@@ -5,6 +5,7 @@
 
 import copy
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from inspect import isfunction
@@ -39,11 +40,19 @@ class LawBroken(AssertionError):  # noqa: N818 (a law is broken; nothing erred)
     """Which law an algorithm breaks, and by how much."""
 
 
-def check(algorithm: Algorithm) -> list[str]:
+def check(algorithm: Algorithm, on: Setup | None = None) -> list[str]:
     """A sentence for each law that ``algorithm`` breaks.
 
-    A hook that is wrong, so that no law can be tried, is an `InputError` that names it.
+    They are tried on `problem`, or ``on`` another one that is made of it, with a model or an
+    optimizer of its own.  A hook that is wrong, so that no law can be tried, is an `InputError`
+    that names it.
     """
+    if on is not None:
+        token = _problem.set(on)
+        try:
+            return check(algorithm)
+        finally:
+            _problem.reset(token)
     setup = _setup(algorithm)
     for engine in ("sequential", "vectorized"):
         rehearse(replace(setup, engine=engine), start(setup).server, 0)
@@ -165,26 +174,33 @@ LAWS: tuple[Callable[[Algorithm], None], ...] = (
 
 
 @cache
-def _federation() -> tuple[Model, FederatedData]:
-    """Six clients of 2 to 12 examples, three classes, a small convolutional net."""
+def problem() -> Setup:
+    """Six clients of 2 to 12 examples, three classes, a small convolutional net, FedAvg."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
         x, y = torch.randn(39, 1, 3, 3, dtype=torch.float64), torch.randint(0, 3, (39,))
     parts = torch.split(torch.arange(39), [2, 5, 9, 4, 7, 12])
-    return Model(net.double()), FederatedData(x, y, Partition.of(parts), 3)
+    return Setup(
+        algorithm=Algorithm(),
+        model=Model(net.double()),
+        data=FederatedData(x, y, Partition.of(parts), 3),
+        optimizer=SGD(0.05, momentum=0.9, weight_decay=1e-3),
+        schedule=Schedule(rounds=2, cohort_size=3, epochs=1, batch_size=4, fill="none"),
+        engine="sequential",
+    )
+
+
+_problem: ContextVar[Setup | None] = ContextVar("problem", default=None)
+
+
+def _federation() -> tuple[Model, FederatedData]:
+    setup = _problem.get() or problem()
+    return setup.model, setup.data
 
 
 def _setup(algorithm: Algorithm, engine: str = "sequential") -> Setup:
-    model, data = _federation()
-    return Setup(
-        algorithm=algorithm,
-        model=model,
-        data=data,
-        optimizer=SGD(0.05, momentum=0.9, weight_decay=1e-3),
-        schedule=Schedule(rounds=2, cohort_size=3, epochs=1, batch_size=4, fill="none"),
-        engine=engine,
-    )
+    return replace(_problem.get() or problem(), algorithm=algorithm, engine=engine)
 
 
 def _run(algorithm: Algorithm, engine: str = "sequential") -> RoundResult:
