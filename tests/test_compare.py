@@ -265,6 +265,28 @@ def test_a_baseline_that_is_not_there(two):
         compare(two, baseline="fedavgg")
 
 
+def test_a_baseline_is_compared_as_an_algorithm(two):
+    for text in ("gcfed( lam=None )", "gcfed(axis='output', min_ndim=2)"):
+        assert compare(two, baseline=text).results[0].difference.mean == pytest.approx(-0.35 / 3)
+    make_runs(two / "c", [0.5], algorithm="fedprox(mu=1.0) + gcfed")
+    assert compare(two, baseline="fedprox(mu=1)+gcfed").results[0].difference is not None
+
+
+def test_a_baseline_of_a_plugin_that_is_not_loaded(two):
+    """Its defaults are not known, so its other hyper-parameters may be left out where one fits."""
+    make_runs(two / "c", [0.5], algorithm="gkd(gamma=1.0, last=3) + gcfed(axis='output')")
+    for text in ("gkd + gcfed", "gkd(gamma=1)+gcfed", "gkd(last=3, gamma=1.0) + gcfed(lam=None)"):
+        assert compare(two, baseline=text).results[0].difference is not None
+    said = r"fedavg, gcfed, 'gkd\(gamma=1.0, last=3\) \+ gcfed'\. gkd is of a plugin that is not"
+    for text in ("gkd", "gcfed + gkd", "gkd(gamma=2) + gcfed", "gkd(1)"):
+        with pytest.raises(InputError, match=said):
+            compare(two, baseline=text)
+    make_runs(two / "d", [0.5], algorithm="gkd(gamma=2.0, last=3) + gcfed")
+    assert compare(two, baseline="gkd(gamma=2) + gcfed").results[0].difference is not None
+    with pytest.raises(InputError, match=r"unknown baseline: 'gkd . gcfed'"):
+        compare(two, baseline="gkd + gcfed")
+
+
 def test_a_baseline_of_other_settings_is_said(tmp_path):
     make_runs(tmp_path / "a", [0.5, 0.6], algorithm="fedavg", lr=0.1)
     make_runs(tmp_path / "b", [0.6, 0.8], algorithm="gcfed", lr=0.2)

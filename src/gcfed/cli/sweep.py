@@ -106,7 +106,7 @@ def sweep_exit_code(made: "Sweep") -> int:
 
 def _check(made: "Sweep", report: Report, baseline: str | None) -> None:
     """Refuse, before anything is trained, what could not be made of the runs afterwards."""
-    from gcfed.results.captions import short as short_name
+    from gcfed.results.captions import short as short_name, written
 
     metrics = {state.metric.name for state in made.cells}
     if (report.out or report.plot) and len(metrics) > 1:
@@ -116,7 +116,8 @@ def _check(made: "Sweep", report: Report, baseline: str | None) -> None:
         )
     algorithms = {short_name(state.cell.configs[0].algorithm) for state in made.cells}
     if baseline is not None and not any(
-        short_name(baseline) == name or baseline.startswith(f"{name}, ") for name in algorithms
+        written(baseline) == written(name) or baseline.startswith(f"{name}, ")
+        for name in algorithms
     ):
         raise unknown("baseline", baseline, algorithms)
 

@@ -1,12 +1,13 @@
 """Algorithms and tasks as a table or a figure names them."""
 
-from collections.abc import Collection, Mapping
+import ast
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from gcfed.algorithms import spec
 from gcfed.data import PARTITIONS
 from gcfed.errors import InputError
-from gcfed.registry import hyper_parameters
+from gcfed.registry import expression, hyper_parameters
 
 PARTICIPATION = ("cohort", "clients")
 FIRST = ("dataset", "model", *PARTICIPATION, "partition")
@@ -20,6 +21,42 @@ def short(text: str) -> str:
     except InputError:  # of a plugin that is not loaded, alone or in a chain
         first, plus, last = text.rpartition(" + ")
         return f"{short(first)} + {short(last)}" if plus else text
+
+
+Written = list[tuple[str, dict[str, Any]]]
+"""The parts of an algorithm by name, with the hyper-parameters that its text sets."""
+
+
+def written(text: str) -> Written:
+    """What `short` leaves of an algorithm, however it is written; nothing of what names none.
+
+    >>> written("mine(b=[1],a=1)+gcfed") == written("mine(a=1.0, b=(1,)) + gcfed(axis='output')")
+    True
+    """
+    try:
+        summands = map(ast.unparse, _summands(expression(text, "algorithm")))
+        shortened = (expression(short(each), "algorithm") for each in summands)
+        return [_part(part) for each in shortened for part in _summands(each)]
+    except (InputError, ValueError, TypeError):
+        return []
+
+
+def _summands(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _summands(node.left)
+        yield from _summands(node.right)
+    else:
+        yield node
+
+
+def _part(node: ast.expr) -> tuple[str, dict[str, Any]]:
+    match node:
+        case ast.Name(id=name):
+            return name, {}
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
+            values = {str(each.arg): ast.literal_eval(each.value) for each in keywords}
+            return name, {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    raise ValueError("no part of an algorithm")
 
 
 def caption(settings: Mapping[str, Any], keys: Collection[str]) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gcfed.algorithms import ALGORITHMS
 from gcfed.core.metrics import Scale
-from gcfed.errors import unknown
-from gcfed.results.captions import short
+from gcfed.errors import InputError, unknown
+from gcfed.results.captions import Written, written
 from gcfed.results.groups import Group
 from gcfed.results.run import Run
 from gcfed.results.summary import SMOOTHED, summarize
@@ -133,12 +134,40 @@ def against(results: Sequence[GroupResult], baseline: str) -> tuple[list[GroupRe
 
     The baseline is a group's name, or an algorithm however it is written.
     """
-    bases = [r for r in results if baseline == r.name or short(baseline) == r.group.algorithm]
-    if not bases:
+    if not (bases := _bases(results, baseline)):
         known = {name for r in results for name in (r.name, r.group.algorithm)}
-        raise unknown("baseline", baseline, known)
+        error = unknown("baseline", baseline, known)
+        names = {name for r in results for name, _ in written(r.group.algorithm)}
+        if foreign := sorted(names - set(ALGORITHMS)):
+            raise InputError(
+                f"{error}. {foreign[0]} is of a plugin that is not loaded, so its hyper-parameters "
+                "stand there in full: --plugin FILE.py loads it"
+            )
+        raise error
     notes: list[str] = []
     return [_against(r, bases, baseline, notes) for r in results], notes
+
+
+def _bases(results: Sequence[GroupResult], baseline: str) -> list[GroupResult]:
+    """The groups that a baseline names.
+
+    Of a plugin that is not loaded the defaults are not known: there an algorithm is also meant if
+    it is the only one that has the hyper-parameters which are written.
+    """
+    asked = written(baseline)
+    found = [(r, written(r.group.algorithm)) for r in results]
+    if named := [r for r, own in found if r.name == baseline or own == asked != []]:
+        return named
+    fits = [r for r, own in found if _has_all(own, asked)]
+    return fits if len({r.group.algorithm for r in fits}) == 1 else []
+
+
+def _has_all(own: Written, asked: Written) -> bool:
+    """Whether an algorithm has what is asked for, and more only where its defaults are unknown."""
+    return [name for name, _ in own] == [name for name, _ in asked] != [] and all(
+        values == wanted or (name not in ALGORITHMS and wanted.items() <= values.items())
+        for (name, values), (_, wanted) in zip(own, asked, strict=True)
+    )
 
 
 def _against(
