@@ -347,7 +347,9 @@ ARGUMENTS = {
     "path is empty: name a file or a folder, as in path=": lambda: library.DATASETS.parse(
         "folder(path='')"
     )(Path()),
-    "unknown key: 'qqq'. gcfed list settings shows all$": lambda: tried(qqq=3),
+    "unknown key: 'qqq'. gcfed list settings shows all; a hyper-parameter stands in": lambda: tried(
+        qqq=3
+    ),
     "unknown key: 'batchsize'; did you mean 'batch_size'. gcfed list settings shows all$": (
         lambda: tried(batchsize=3)
     ),

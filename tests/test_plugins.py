@@ -153,6 +153,28 @@ def test_a_plugin_that_fails(tmp_path, name, text, message):
     assert not {module for module in set(sys.modules) - before if "gcfed_plugin" in module}
 
 
+def test_a_plugin_that_imports_what_lies_beside_it(tmp_path):
+    (tmp_path / "lies_beside.py").write_text("")
+    (tmp_path / "a.py").write_text("import lies_beside")
+    with pytest.raises(InputError, match=r"ModuleNotFoundError.* A plugin is one file, which imp"):
+        load_plugin(tmp_path / "a.py")
+
+
+def test_a_plugin_that_is_not_there(gcfed, tmp_path, monkeypatch):
+    """It is looked for in the working directory, wherever the TOML file is."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "sib.py").write_text("")
+    text = 'plugins = ["sib.py"]\n[grid]\nlr = [0.1]\n'
+    (tmp_path / "sub" / "grid.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    said = " ".join(gcfed("sweep", "sub/grid.toml", "--dry-run").err.split())
+    assert f"there is no plugin sib.py in {tmp_path}, the working directory: put it there" in said
+    with pytest.raises(
+        InputError, match=r"there is no plugin /x/a\.py: put it there.* in plugins of"
+    ):
+        load_plugin("/x/a.py")
+
+
 def installed(folder, monkeypatch, modules):
     """A distribution of these modules, as pip leaves it behind, with their entry points."""
     about = folder / "someones-1.0.dist-info"

@@ -76,6 +76,11 @@ BAD = [
     ("rouns = 1\n", "unknown key: 'rouns'; did you mean 'rounds'?"),
     ("[grid]\nalhpa = [1.0]\n", "[grid]: unknown key: 'alhpa'; did you mean 'alpha'?"),
     ("[tune]\nlrr = [1.0]\n", "[tune]: unknown key: 'lrr'"),
+    (
+        "[grid]\ngkd.gamma = [1.0]\n",
+        "[grid]: unknown key: 'gkd'. gcfed list settings shows all; a hyp",
+    ),
+    ("[grid]\nmu = [1.0]\n", "of what it belongs to, as in algorithm = 'fedprox(mu=0.1)'"),
     ("[grid]\nlr = 0.1\n", "lr in [grid] is a list of values, such as [0.1]"),
     ("[grid]\nlr = []\n", "lr in [grid] is an empty list"),
     ("[grid]\nlr = [0.1, 0.2, 0.1]\n", "lr in [grid] has the value 0.1 twice"),

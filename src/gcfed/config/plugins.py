@@ -17,6 +17,11 @@ GROUP = "gcfed.plugins"
 PREFIX = "gcfed_plugin_"
 """How the names of modules begin that are made of plugins here."""
 
+ONE_FILE = (
+    ". A plugin is one file, which imports what is installed and not what lies beside it: put both "
+    "into one file, or into a package that is installed"
+)
+
 _loaded: dict[Path, ModuleType] = {}
 
 
@@ -32,9 +37,10 @@ def load_plugin(path: str | Path) -> ModuleType:
         if not name.startswith(PREFIX) and _is_of(imported, file):
             return imported
     if not file.is_file():
+        place = "" if Path(path).is_absolute() else f" in {Path.cwd()}, the working directory"
         raise InputError(
-            f"there is no plugin {path}: put it there, a link will do; or run the config.toml of a "
-            "run with --set 'plugins=[\"FILE.py\"]'"
+            f"there is no plugin {path}{place}: put it there, a link will do; or name where it is, "
+            "in plugins of the TOML file or by --set 'plugins=[\"/PATH/FILE.py\"]'"
         )
     name = f"{PREFIX}{file.stem}_{len(_loaded)}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -46,7 +52,8 @@ def load_plugin(path: str | Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"the plugin {path} cannot be run: {reason(error)}") from error
+        advice = ONE_FILE if _is_beside(file, error) else ""
+        raise InputError(f"the plugin {path} cannot be run: {reason(error)}{advice}") from error
     _loaded[file] = module
     return module
 
@@ -57,6 +64,14 @@ def _is_of(module: object, file: Path) -> bool:
     return (
         isinstance(found, str) and Path(found).name == file.name and Path(found).resolve() == file
     )
+
+
+def _is_beside(file: Path, error: BaseException) -> bool:
+    """Whether a module that was not found lies in the folder of a plugin."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return False
+    beside = file.parent / error.name.partition(".")[0]
+    return beside.is_dir() or beside.with_suffix(".py").is_file()
 
 
 def load_plugins(paths: Iterable[str | Path]) -> None:

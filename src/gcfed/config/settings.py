@@ -270,8 +270,13 @@ def unknown_key(key: str, others: Sequence[str] = ()) -> str:
     ``others`` are keys that there are beside settings.
     """
     near = get_close_matches(key, [*KEYS, *others], n=3)
-    guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-    return f"unknown key: {key!r}{guess} gcfed list settings shows all"
+    if near:
+        guess = " or ".join(map(repr, near))
+        return f"unknown key: {key!r}; did you mean {guess}? gcfed list settings shows all"
+    return (
+        f"unknown key: {key!r}. gcfed list settings shows all; a hyper-parameter stands in the "
+        "text of what it belongs to, as in algorithm = 'fedprox(mu=0.1)'"
+    )
 
 
 def _explain(error: Any) -> str:
