@@ -416,8 +416,12 @@ def measured(tmp_path, body, **settings):
             "gives 'n0' in some rounds and not in others: give the same names in every round",
         ),
         (
+            "@PROBES.register('mine')\nclass Mine(Probe): ...",
+            r"probe mine: the class Mine \(p\.py, line 1[78]\) has no method measure\(self, seen\)",
+        ),
+        (
             "PROBES.register('mine')(type('Mine', (Probe,), {}))",
-            r"probe mine: the class Mine of .* has no method measure\(self, seen\)",
+            r"probe mine: the class Mine .* has no method measure\(self, seen\)",
         ),
     ],
 )  # fmt: skip

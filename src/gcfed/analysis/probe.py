@@ -14,7 +14,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 
-from gcfed.analysis.probe_checks import Undeclared, checked_row, refuse_other_names
+from gcfed.analysis.probe_checks import (
+    Undeclared,
+    checked_row,
+    refuse_other_names,
+    without_measure,
+)
 from gcfed.core import keys, tree
 from gcfed.core.lazy import loaded
 from gcfed.core.precision import arithmetic
@@ -121,12 +126,8 @@ def make_probes(texts: Sequence[str]) -> dict[str, Probe]:
             raise InputError(
                 f"the probe {name} is named twice: its numbers would share their names"
             )
-        if inspect.isabstract(bound.func):
-            kind = bound.func
-            raise InputError(
-                f"probe {name}: the class {kind.__qualname__} of {kind.__module__} has no method "
-                "measure(self, seen), which gives a dict of numbers by name"
-            )
+        if isinstance(kind := bound.func, type) and inspect.isabstract(kind):
+            raise without_measure(name, kind)
         probe = made(f"probe {text}", bound)
         if not isinstance(probe, Probe):
             raise InputError(f"probe {text} gave a {type(probe).__name__}, where a Probe belongs")

@@ -85,6 +85,18 @@ def refuse_other_names(
         )
 
 
+def without_measure(name: str, kind: type) -> InputError:
+    """That the class of a probe measures nothing, and where it stands."""
+    try:
+        where = place(str(inspect.getsourcefile(kind)), inspect.getsourcelines(kind)[1])
+    except (OSError, TypeError):  # made by other than a class statement
+        where = f"of {kind.__module__}"
+    return InputError(
+        f"probe {name}: the class {kind.__qualname__} ({where}) has no method measure(self, seen), "
+        "which gives a dict of numbers by name"
+    )
+
+
 def _numbers(named: str, found: Any) -> dict[str, float]:
     if not isinstance(found, Mapping):
         given = "None" if found is None else f"a {type(found).__name__}"
