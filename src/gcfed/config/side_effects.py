@@ -17,11 +17,11 @@ from gcfed.simulation.setup import Setup
 FAR = 100.0
 """What weights are multiplied by, so that a module that bounds them has something to do."""
 
-RunModel = Callable[[Setup, Server, Inputs], Tensor]
-"""Runs a model on examples; what it gives are the logits."""
+GiveLogits = Callable[[Setup, Server, Inputs], Tensor]
+"""Gives the logits of examples, by one way of running a model."""
 
 
-def refuse_writes(setup: Setup, server: Server, x: Inputs, run: RunModel) -> None:
+def refuse_writes(setup: Setup, server: Server, x: Inputs, run: GiveLogits) -> None:
     """Refuse a model that writes into what it is given: examples, weights, or buffers to judge by.
 
     They are there for other clients and rounds, so that results would depend on who trains where,
@@ -55,7 +55,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def refuse_stale_weights(setup: Setup, server: Server, x: Inputs, run: RunModel) -> None:
+def refuse_stale_weights(setup: Setup, server: Server, x: Inputs, run: GiveLogits) -> None:
     """Refuse a model that reads weights in a way by which it is not given those of a run."""
     own = _own_weights(setup.model)
 
