@@ -174,3 +174,61 @@ def test_an_aggregated_update_is_projected_tensor_by_tensor(close):
         {name: centralize(x, "kernel", 1) for name, x in update.items()},
     )
     close(centralize_update(centralize_update(update)), centralize_update(update))
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+@pytest.mark.parametrize(
+    "make", [lambda p: optim.SGD(p, lr=0.1, momentum=0.9), lambda p: optim.LBFGS(p, lr=0.1)]
+)
+def test_what_a_closure_leaves_is_centralized(make, by_name):
+    model = seeded(convolutional)
+    first, before = model[0].weight, model[0].weight.detach().clone()
+    optimizer = make(model.parameters())
+    handle = centralize_gradients(optimizer, model[0])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images()[0]), torch.arange(6) % 3)
+        loss.backward()
+        return loss
+
+    def step():
+        return optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+
+    losses = [step().item() for _ in range(3)]
+    moved = (first - before).flatten(1)
+    assert losses[2] < losses[0] and moved.norm() > 1e-3
+    assert moved.mean(1).abs().max() < 1e-12
+    handle.remove()
+    step()
+    assert (first - before).flatten(1).mean(1).abs().max() > 1e-6
+
+
+def test_layers_and_groups_that_are_trained_later_are_centralized():
+    model = seeded(convolutional)
+    model[0].requires_grad_(False)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    centralize_gradients(optimizer, model)
+    model[0].requires_grad_(True)
+    every = optim.SGD([model[1].weight], lr=0.1)
+    centralize_gradients(every)
+    every.add_param_group({"params": [model[4].weight]})
+    nn.functional.cross_entropy(model(images()[0]), torch.arange(6) % 3).backward()
+    before = model[0].weight.detach().clone(), model[4].weight.detach().clone()
+    optimizer.step()
+    every.step()
+    for old, layer in zip(before, (model[0], model[4]), strict=True):
+        moved = (layer.weight - old).flatten(1)
+        assert moved.norm() > 1e-3 and moved.mean(1).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_of_tied_weights_the_first_module_says_what_they_are(order):
+    words, head = nn.Embedding(5, 3), nn.Linear(3, 5)
+    head.weight = words.weight
+    optimizer = optim.SGD(head.parameters(), lr=1.0)
+    centralize_gradients(optimizer, [words, head][order])
+    head.weight.grad = torch.arange(15.0).reshape(5, 3).to(head.weight)
+    optimizer.step()
+    is_centred = head.weight.grad.mean(1).abs().max() < 1e-12
+    assert is_centred == (order != slice(None))  # of an embedding nothing is

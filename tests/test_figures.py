@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 
 from gcfed import InputError
 from gcfed.algorithms import ALGORITHMS
+from gcfed.results import bands
 from gcfed.results.comparison import compare
 from gcfed.results.plots import curves
 from gcfed.results.styles import COLOURS, KNOWN, WIDTHS, styles
@@ -103,6 +104,17 @@ def test_long_names_are_wrapped():
     assert [text.replace("\n", " ") for text in legend(figure)] == names
     assert figure.legends[0].get_window_extent().width <= figure.bbox.width
     assert figure.axes[0].get_window_extent().height > 0.3 * figure.bbox.height
+
+
+def test_a_mean_is_of_one_round_where_others_lack_it():
+    losses = [[4.0, None, 3.0, 1.0, None], [6.0, 5.0, None, 2.0, 9.0], [None] * 5]
+    runs = [[{"round": t, "loss": x} for t, x in enumerate(run)] for run in losses]
+    found = bands.band(bands.tested(runs, "loss"), "loss")
+    assert found.rounds == (1, 2, 3, 4)  # as far as both got
+    assert found.mean.tolist() == [5.0, 5.0, 3.0, 1.5]
+    assert found.std.tolist() == [2**0.5, 0.0, 0.0, 0.5**0.5]
+    smooth = bands.band(bands.tested(runs, "loss"), "loss", 2, [3])
+    assert smooth.mean.tolist() == [(2.0 + 3.5) / 2]
 
 
 def test_an_unknown_size():

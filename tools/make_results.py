@@ -26,7 +26,8 @@ of the files in `docs/results`; [Reproduce the paper](reproduce.md) says how the
 All of it was trained before 2026-11-18 by `fused` in bf16, which now and then got the gradient of a
 convolution's kernels wrong by a tile ([a race](performance-log.md#a-race)). These runs cannot be
 repeated to the bit, but their accuracies show nothing of it: 330 rounds of four methods were done
-again without it, and their means differ by less than 0.5 points ([there](performance-log.md#accuracy)).
+again without it, and their means differ by less than 0.5 points
+([there](performance-log.md#accuracy)).
 """
 HOW = ("engine", "precision")
 """Settings that say how cells are trained, and not what."""

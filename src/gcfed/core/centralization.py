@@ -16,7 +16,7 @@ On a server, one line centralizes the clients' mean update:
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -156,7 +156,8 @@ def centralize_gradients(
 
     ``params`` is a module or several, whose layers say what each parameter is; or parameters alone,
     which go by their axes; all of the optimiser's by default.  Weight decay, momentum and adaptive
-    moments come after.  ``.remove()`` on the result undoes it.
+    moments come after.  Where a step is given a closure, as LBFGS is, it is what each call of the
+    closure leaves that is centralized.  ``.remove()`` on the result undoes it.
     """
     if not isinstance(optimizer, Optimizer):
         raise InputError(
@@ -165,36 +166,56 @@ def centralize_gradients(
         )
     if isinstance(params, str):
         raise InputError(f"name modules as objects, such as model.{params}; not by a text")
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    chosen = _with_roles(held if params is None else params)
-    if not chosen:
+    held = {p for group in optimizer.param_groups for p in group["params"]}
+    chosen = {} if params is None else _with_roles(params, held)
+    if params is not None and not chosen:
         raise InputError(
             "there is nothing to centralize: the modules or parameters given hold no parameter "
             "that is trained (a generator such as model.parameters() can be read only once)"
         )
-    if strangers := len(chosen.keys() - set(held)):
+    if strangers := len(chosen.keys() - held):
         raise InputError(
             f"{strangers} of the {len(chosen)} parameters to centralize are not among those that "
             "the optimizer steps: pass it parameters of the module it was made for"
         )
 
-    def project(*_: Any) -> None:
+    def project() -> None:
+        every = (p for group in optimizer.param_groups for p in group["params"])
         with torch.no_grad():
-            for p, role in chosen.items():
+            for p in every if params is None else chosen:  # groups may be added later
                 if p.grad is not None:
-                    p.grad.copy_(centralize(p.grad, axis, min_ndim, role))
+                    p.grad.copy_(centralize(p.grad, axis, min_ndim, chosen.get(p)))
 
-    return optimizer.register_step_pre_hook(project)
+    def before_step(_: Optimizer, args: Any, kwargs: Any) -> Any:
+        stepped, closure = (*args, kwargs.get("closure"))[:2]
+        if closure is None:
+            return project()
+
+        def centralized() -> Any:
+            loss = closure()
+            project()
+            return loss
+
+        return (stepped, centralized), {k: v for k, v in kwargs.items() if k != "closure"}
+
+    return optimizer.register_step_pre_hook(before_step)
 
 
-def _with_roles(params: nn.Module | Iterable[nn.Module | Tensor]) -> dict[Tensor, Role | None]:
-    """Parameters, each with its role where a module says it."""
+def _with_roles(
+    params: nn.Module | Iterable[nn.Module | Tensor], held: Collection[Tensor]
+) -> dict[Tensor, Role | None]:
+    """Parameters, each with its role where a module says it, the first if several do.
+
+    Of a module's parameters they are those that are trained, now or, if an optimizer has ``held``
+    them, later.
+    """
     found: dict[Tensor, Role | None] = {}
     for item in [params] if isinstance(params, nn.Module) else params:
         if isinstance(item, nn.Module):
             roles = roles_of(item)
-            trained = {n: p for n, p in item.named_parameters() if p.requires_grad}
-            found |= {p: roles[n] for n, p in trained.items()}
+            for name, p in item.named_parameters():
+                if p.requires_grad or p in held:
+                    found.setdefault(p, roles[name])
         else:
-            found[item] = None
+            found.setdefault(item, None)
     return found

@@ -14,6 +14,7 @@ from gcfed.results.bands import (
     Panels,
     band,
     deciles_by_group,
+    rounds_of,
     scale_of,
     tested,
     window_for,
@@ -114,7 +115,8 @@ def thinned(length: int, points: int) -> list[int]:
 
 
 def _curve(runs: Lines, measure: Measure, window: int, points: int, rounds: RoundLists) -> Json:
-    at = thinned(min(map(len, runs)), points)
+    wanted = rounds_of(runs)
+    at = [wanted[place] for place in thinned(len(wanted), points)]
     measured = band(runs, measure.name, 1, at)
     smooth = measured if window == 1 else band(runs, measure.name, window, at)
     found: Json = {"rounds": rounds.setdefault(measured.rounds, len(rounds)), "runs": len(runs)}

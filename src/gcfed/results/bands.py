@@ -33,17 +33,29 @@ class Band:
 
 
 def band(runs: Lines, name: str, window: int = 1, at: Sequence[int] | None = None) -> Band:
-    """The mean of a number over runs, as far as all of them got, each smoothed first.
+    """The mean of a number over the runs that have it in a round, each smoothed first.
 
-    ``at`` are the places of the evaluations that are wanted, all of them by default.
+    ``at`` are the rounds that are wanted, all `rounds_of` the runs by default.
     """
-    length = min(map(len, runs))
-    places = range(length) if at is None else at
-    ends = [place + 1 for place in places]
-    found = [smoothed([line[name] for line in run[:length]], ends, window) for run in runs]
-    values = np.array(found, dtype=np.float64)
-    rounds = tuple(runs[0][place]["round"] + 1 for place in places)
-    return Band(rounds, values.mean(0), values.std(0, ddof=1 if len(runs) > 1 else 0))
+    rounds = rounds_of(runs) if at is None else at
+    values = np.zeros((len(runs), len(rounds)))
+    has = np.zeros(values.shape, dtype=bool)
+    for i, run in enumerate(runs):
+        place = {line["round"]: end for end, line in enumerate(run, 1)}
+        has[i] = [t in place for t in rounds]
+        ends = [place[t] for t in rounds if t in place]
+        values[i, has[i]] = smoothed([line[name] for line in run], ends, window)
+    count = has.sum(0)
+    mean = values.sum(0) / count
+    spread = np.where(has, (values - mean) ** 2, 0.0).sum(0)
+    std = np.sqrt(spread / np.maximum(count - 1, 1))
+    return Band(tuple(t + 1 for t in rounds), mean, std)
+
+
+def rounds_of(runs: Lines) -> list[int]:
+    """The rounds that any of the runs has, as far as all of them got."""
+    last = min(run[-1]["round"] for run in runs)
+    return sorted({line["round"] for run in runs for line in run if line["round"] <= last})
 
 
 def tested(runs: Lines, name: str) -> Lines:
