@@ -21,8 +21,9 @@ class Faults:
 
     - ``dropout``: it receives the model and never answers.
     - ``straggling``: it gets through a ``share`` of its steps only.
-    - ``corruption``: what it sends is not what it learnt: not a number, its opposite
-      (``how="flip"``), or noise of the same length.
+    - ``corruption``: the update that it sends is not what it learnt: not a number, its opposite
+      (``how="flip"``), or noise of the same length.  What an algorithm sends beside it, as SCAFFOLD
+      does, arrives as it is.
     """
 
     dropout: float = 0.0
