@@ -1,8 +1,10 @@
 """Hooks that are wrong are told so, by hook, class, file and line, before the first round."""
 
+import random
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -191,7 +193,12 @@ def raising_at_step_1(self, grads, params, ctx):
     [
         ("gradient", raising, "sequential", "RuntimeError: mat1 and mat2 shapes"),
         ("gradient", raising, "workers", "RuntimeError: mat1 and mat2 shapes"),
-        ("gradient", asking_a_value, "vectorized", r"RuntimeError: vmap: .*\.item\(\)"),
+        (
+            "gradient",
+            asking_a_value,
+            "vectorized",
+            r"RuntimeError: numbers are read .* as \.item\(\) or an if does, .*vmap",
+        ),
         ("gradient", too_few, "sequential", "TypeError: .* takes 2 positional arguments but 4"),
         ("update", raising_later, "sequential", "KeyError: 'm'"),
         ("gradient", raising_at_step_1, "sequential", "KeyError: 'm'"),
@@ -241,6 +248,48 @@ def test_global_randomness_is_told_of_the_hook(make_setup, engine, hook, code):
     said = refusal(make_setup, made(**{hook: code}), engine=engine)
     assert in_sentence(f"^{hook} of Mine {HERE} draws from torch's global generator", said)
     assert "ctx.key" in said and "dropout" not in said
+
+
+def drawing_by_numpy(self, delta, ctx):
+    return tree.map(lambda d: d * np.random.rand(), delta), ctx.state
+
+
+def drawing_by_python(self, delta, ctx):
+    return tree.map(lambda d: d * random.random(), delta), ctx.state
+
+
+@pytest.mark.parametrize("code", [drawing_by_numpy, drawing_by_python])
+def test_randomness_that_others_may_draw_is_warned_of(make_setup, code):
+    said = rf"^update of Mine {HERE} draws from numpy's or Python's .*keys"
+    with pytest.warns(UserWarning, match=said):
+        next(simulate(make_setup(made(update=code))))
+
+
+def by_item(self, params, out, batch, ctx):
+    return 0.1 * tree.square_distance(params, ctx.anchor).item()
+
+
+def detached(self, params, out, batch, ctx):
+    return sum((params[name].detach() - ctx.anchor[name]).square().sum() for name in params)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "workers"])
+@pytest.mark.parametrize("code", [by_item, detached])
+def test_a_penalty_without_a_gradient_is_named(make_setup, engine, code):
+    said = refusal(make_setup, made(penalty=code), engine=engine)
+    assert in_sentence(f"^penalty of Mine {HERE} returns a number .* has no gradient", said)
+
+
+def test_a_penalty_may_be_a_constant(make_setup):
+    next(simulate(make_setup(made(penalty=lambda self, *arguments: 0.5))))
+
+
+def test_what_a_context_has_is_said(make_setup):
+    def of_the_client(self, delta, ctx):
+        return Upload(delta, {}, {"id": ctx.anchors})
+
+    said = refusal(make_setup, made(upload=of_the_client))
+    assert said.endswith("round, step") and "did you mean 'anchor'? There are anchor," in said
 
 
 class Dropping(torch.nn.Module):

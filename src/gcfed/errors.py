@@ -1,5 +1,7 @@
 """What goes wrong through no fault of the code; the command line shows it without a traceback."""
 
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -40,8 +42,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind}: {name!r}{guess} There are {', '.join(quoted) or 'none'}")
 
 
+READS_A_NUMBER = "numbers are read out of tensors, as .item() or an if does"
+
 IN_PLAIN_WORDS = {
-    "data-dependent control flow": "numbers are read out of tensors, as .item() or an if does",
+    "data-dependent control flow": READS_A_NUMBER,
     "support saved tensor hooks": "gradients are taken by torch.func, which does not know gradient "
     "checkpointing: switch it off",
     "must override the setup_context": "gradients are taken by torch.func, for which an "
@@ -61,14 +65,19 @@ def reason(error: BaseException) -> str:
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if not (lines := traceback.extract_tb(error.__traceback__)):
         return what
-    last = lines[-1]
-    if _is_ours(last.filename):  # it was called from what is not
-        last = next((line for line in reversed(lines) if not _is_ours(line.filename)), last)
+    last = next((line for line in reversed(lines) if not _is_below(line.filename)), lines[-1])
     return f"{what} ({place(last.filename, last.lineno)})"
 
 
-def _is_ours(file: str) -> bool:
-    return Path(file).is_relative_to(Path(__file__).parent)
+def _is_below(file: str) -> bool:
+    """Whether a file is gcfed's, torch's or Python's own: where an error shows that others made."""
+    path, stdlib = Path(file), Path(os.__file__).parent
+    if path.is_relative_to(Path(__file__).parent) or file.startswith("<frozen "):
+        return True
+    if path.is_relative_to(stdlib) and not {"site-packages", "dist-packages"} & {*path.parts}:
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and path.is_relative_to(Path(str(torch.__file__)).parent)
 
 
 def place(file: str, line: int | None) -> str:

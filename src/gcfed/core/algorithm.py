@@ -4,12 +4,13 @@ Hooks are pure: state comes in as an argument and goes out as a result, so any o
 ``vmap``.
 """
 
+import inspect
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from gcfed.core import tree
 from gcfed.core.roles import Role
 from gcfed.core.tree import State, Tree
 from gcfed.core.types import Batch, ClientContext, Objective, Output, ServerContext, Upload
-from gcfed.errors import InputError, place
+from gcfed.errors import InputError, place, unknown
 from gcfed.registry import Registry
 from gcfed.values import Range, check_range, check_ranges, checked, type_hints
 
@@ -62,6 +63,9 @@ class Algorithm:
 
     def __init_subclass__(cls) -> None:
         check_ranges(cls.__name__, cls.ranges)
+        _check_range_names(cls)
+        cls.claims = frozenset(_words(cls, "claims"))
+        cls.needs = frozenset(_words(cls, "needs"))
         hooks = [n for n, v in vars(Algorithm).items() if callable(v) and not n.startswith("_")]
         for name in hooks:
             if not callable(hook := getattr(cls, name)):
@@ -160,3 +164,26 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", Algorithm)
 
 register = ALGORITHMS.register
 register("fedavg")(Algorithm)
+
+
+def _words(cls: type[Algorithm], name: Literal["claims", "needs"]) -> list[Any]:
+    """The words of a class variable: several, and of needs such as there are."""
+    words = getattr(cls, name)
+    if not isinstance(words, Set | tuple | list) or not all(isinstance(w, str) for w in words):
+        example = 'frozenset({"server step"})' if name == "claims" else 'frozenset({"SGD"})'
+        said = f"{cls.__name__}: {name} is a set of words, as in {example}"
+        raise InputError(f"{said}; not {words!r:.200}")
+    if name == "needs":
+        for word in words:
+            if word not in get_args(Need):
+                raise unknown(f"need of {cls.__name__}", word, get_args(Need))
+    return list(words)
+
+
+def _check_range_names(cls: type[Algorithm]) -> None:
+    """Refuse a range of what is no hyper-parameter."""
+    declared = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+    named = declared - inspect.get_annotations(Algorithm).keys()
+    for name in cls.ranges:
+        if name not in named:
+            raise unknown(f"hyper-parameter in the ranges of {cls.__name__}", name, named)

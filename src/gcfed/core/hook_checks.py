@@ -7,8 +7,11 @@ everything else that calls hooks, where it costs nothing and tells of those that
 import copy
 import inspect
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
+from difflib import get_close_matches
 from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
@@ -19,9 +22,10 @@ from torch import Tensor
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.chain import Chain, parts
-from gcfed.core.seeding import torch_drew_since, torch_states
-from gcfed.core.types import Upload
-from gcfed.errors import DivergedError, InputError, place
+from gcfed.core.seeding import drawn_since, states, torch_drew_since
+from gcfed.core.tree import Tree
+from gcfed.core.types import ClientContext, ServerContext, Upload
+from gcfed.errors import READS_A_NUMBER, DivergedError, InputError, place
 
 DEVICE_ERROR = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
 
@@ -102,7 +106,7 @@ def naming_hooks(algorithm: Algorithm) -> Iterator[None]:
 
 def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
     """What a hook returns, if nothing is wrong with it."""
-    before = torch_states()
+    before = states()
     try:
         returned = getattr(part, name)(*arguments)
     except NOT_THE_HOOKS:
@@ -111,11 +115,32 @@ def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
         if "random operation" in str(error):  # what torch says of any inside of vmap
             raise _draws(part, name) from error
         raise _raised(part, name, error) from error
-    if torch_drew_since(before):
+    if torch_drew_since(before[2:]):
         raise _draws(part, name)
+    if drawn_since(before):  # maybe by another thread, so it is no error
+        warnings.warn(
+            f"{_named(part, name)} draws from numpy's or Python's global generator, so no run can "
+            "be repeated: use gcfed.core.keys, with ctx.key where the hook has a ctx",
+            stacklevel=2,
+        )
     if problem := _problem(returned, BELONGS[name](*arguments)):
         raise InputError(f"{_named(part, name)} returns {problem}")
+    if name == "penalty" and _lost_its_gradient(part, returned, *arguments):
+        raise InputError(
+            f"{_named(part, name)} returns a number that changes with the weights and has no "
+            "gradient, so it changes nothing: do without .item(), float(), .detach() and no_grad"
+        )
     return returned
+
+
+def _lost_its_gradient(part: Algorithm, value: Any, params: Tree, *others: Any) -> bool:
+    """Whether a penalty is another at other weights, but no gradient leads from it to them."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        return False
+    try:
+        return bool(part.penalty(tree.map(lambda p: 1.5 * p + 0.1, params), *others) != value)
+    except Exception:  # as where the values of several clients, mapped over, cannot be compared
+        return False
 
 
 def _draws(part: Algorithm, name: str) -> InputError:
@@ -130,9 +155,23 @@ def _raised(part: Algorithm, name: str, error: Exception) -> InputError:
     code = _code(part, name)
     lines = traceback.extract_tb(error.__traceback__)
     own = [x.lineno for x in lines if code is not None and x.filename == code.co_filename]
-    said = " ".join(str(error).split())[:300]
+    said = _in_words(error)
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return InputError(f"{_named(part, name, own[-1] if own else None)} raises {what}")
+
+
+def _in_words(error: Exception) -> str:
+    """What an error says, without torch's own advice, and with what else there is of a name."""
+    said = " ".join(str(error).split())
+    said = said if len(said) <= 300 else f"{said[:300]}..."
+    if "vmap" in said and (".item()" in said or "data-dependent" in said):
+        return f"{READS_A_NUMBER}, which vmap over clients cannot: use torch.where, clamp, exp, ..."
+    if isinstance(error, AttributeError) and isinstance(error.obj, ClientContext | ServerContext):
+        names = [field.name for field in fields(error.obj)]
+        near = get_close_matches(str(error.name), names, n=1)
+        said += f"; did you mean {near[0]!r}?" if near else "."
+        said += f" There are {', '.join(sorted(names))}"
+    return said
 
 
 def _named(part: Algorithm, name: str, line: int | None = None) -> str:
@@ -245,9 +284,13 @@ def _state_problem(value: Any, path: str) -> str | None:
 
 
 def _other(value: Any, wanted: str, path: str) -> str:
-    kind = "None" if value is None else f"a {type(value).__name__}"
+    kind = "None" if value is None else _a(type(value).__name__)
     given = f"{kind} as {path}" if path else kind
     return f"{given}, where {wanted} belongs"
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _under(path: str, name: str) -> str:
