@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from running import TINY, tiny
 
 from gcfed import SGD, AdamW, Config, InputError
@@ -158,3 +159,10 @@ def test_every_key_is_described_with_its_choices():
 def test_a_plugin_may_be_named_alone():
     assert Config(plugins="my.py").plugins == ("my.py",)
     assert Path(Config(**TINY).dataset).suffix == ""  # nothing is looked for on the disk
+
+
+def test_a_value_of_several_lines_is_said_in_one():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with pytest.raises(InputError, match="optimizer is one of sgd, adamw; not SGD") as error:
+        Config(optimizer=optimizer)
+    assert "\n" not in str(error.value)

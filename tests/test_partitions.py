@@ -97,7 +97,9 @@ def test_the_number_of_clients_is_checked(text):
 
 @pytest.mark.parametrize("text", ["shards", "classes(k=2)", "dirichlet"])
 def test_classes_are_needed(text):
-    with pytest.raises(InputError, match=rf"{text.split('(')[0]} .*no class labels; take iid"):
+    with pytest.raises(
+        InputError, match=rf"{text.split('(')[0]} .*no class labels; take iid, .* whole numbers"
+    ):
         build(text, Pool(None, {}, 50), 5)
     check(build("iid", Pool(None, {}, 50), 5), Pool(None, {}, 50), 5)
 

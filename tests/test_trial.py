@@ -424,6 +424,10 @@ def test_a_classifier_of_one_logit(data):
     assert right > 0.7
     with pytest.raises(InputError, match="1 logits, and there are 2 classes: loss='bce' reads one"):
         fit(nn.Linear(6, 1), (x, y), **SETTINGS)
+    with pytest.raises(InputError, match="3 classes: labels count from 0, and these are from 1 to"):
+        fit(nn.Linear(6, 2), (x, y + 1), **SETTINGS)
+    with pytest.raises(InputError, match=r"2 logits, and there are 4 classes$"):
+        fit(nn.Linear(6, 2), (x, y * 3), **SETTINGS)
 
 
 def test_bce_of_labels_between_0_and_1_is_judged_by_its_loss(data):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from gcfed.data.augmentation import ImageTransform
 from gcfed.data.datasets.dataset import DATASETS, Examples
@@ -299,6 +299,12 @@ MISTAKES = [
     ([(FIRST[0], 1), (FIRST[1], -1)], "train example 1 has the label -1; they count from 0"),
     (42, "train data is a dataset whose items .* not int"),
     (iter([]), "train data is a dataset whose items .* not list_iterator"),
+    (
+        DataLoader(Items(lambda image: image)),
+        "train data is a DataLoader: give its dataset, loader",
+    ),
+    ([DataLoader(Items(lambda image: image))] * 2, "client 0 data is a DataLoader: give its dat"),
+    (torch.tensor(FIRST), r"train data is a Tensor alone: give a pair .* \(images, labels\)"),
     (Items(lambda image: object()), "train example 0: neither numbers nor words, but object"),
     (Items(lambda image: "text"), "train: inputs are words"),
     ([(FIRST[0], 1), (FIRST[1], [1, 2])], "train example 1 has a list as its label"),

@@ -109,7 +109,7 @@ def shown(value: Any) -> str:
     """A value in a message: of a long one the beginning."""
     if isinstance(value, int) and abs(value) > 10**100:
         return "a number of more than 100 digits"
-    text = repr(value)
+    text = " ".join(repr(value).split("\n"))
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 

@@ -54,7 +54,12 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
     classes = is_cross_entropy(setup.loss) and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
-        advice = ": loss='bce' reads one logit of two classes" if (given, needed) == (1, 2) else ""
+        lowest, highest = (int(each) for each in dataset.train.y.aminmax())
+        advice = ""
+        if (given, needed) == (1, 2):
+            advice = ": loss='bce' reads one logit of two classes"
+        elif lowest > 0 and highest - lowest < given:
+            advice = f": labels count from 0, and these are from {lowest} to {highest}"
         raise InputError(f"the model gives {given} logits, and there are {needed} classes{advice}")
     _check_labels(setup.loss, dataset)
     _check_places(setup.loss, dataset, logits)

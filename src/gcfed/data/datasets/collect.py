@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from gcfed.core.lazy import LazyInputs
 from gcfed.data.datasets.arrays import Collected, from_arrays
@@ -68,7 +69,15 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
     elif _is_map_style(source):
         found = from_items(source, where)
     else:
-        raise InputError(f"{where} data is {FORMS}; not {type(source).__name__}")
+        kind = type(source).__name__
+        if isinstance(source, DataLoader):
+            raise InputError(f"{where} data is a {kind}: give its dataset, loader.dataset")
+        if isinstance(source, Tensor | np.ndarray):
+            raise InputError(
+                f"{where} data is a {kind} alone: give a pair of images and labels, as in "
+                "fit(module, (images, labels))"
+            )
+        raise InputError(f"{where} data is {FORMS}; not {kind}")
     _check(found, where)
     return found
 

@@ -218,7 +218,7 @@ def _classes(name: str, pool: Pool) -> list[np.ndarray]:
     if pool.labels is None:
         raise InputError(
             f"partition {name} divides by class, and these examples have no class labels; "
-            "take iid, quantity or by(key=...)"
+            "take iid, quantity or by(key=...), or give classes as whole numbers, one an example"
         )
     ordered, order = stable_sort(pool.labels)
     return np.split(order, np.flatnonzero(np.diff(ordered)) + 1)
