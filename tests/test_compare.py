@@ -147,6 +147,13 @@ def test_different_seeds_are_said(two):
     assert f"the groups have different seeds: {each}" in compare(two).notes
 
 
+def test_seeds_are_compared_within_a_task(two):
+    make_run(two / "c", [0.5], seed=7, algorithm="fedavg", alpha=5.0)
+    assert "seeds" not in " ".join(compare(two).notes)
+    make_run(two / "d", [0.5], seed=8, algorithm="fedprox", alpha=5.0)
+    assert "the groups have different seeds (α = 5): fedavg: 7; fedprox: 8" in compare(two).notes
+
+
 def test_the_same_cell_twice_counts_once(tmp_path):
     make_run(tmp_path / "a", [0.1], status="stopped", rounds=5)
     make_run(tmp_path / "b", [0.5] * 5)

@@ -5,7 +5,7 @@ from typing import Any
 
 from gcfed.core.metrics import Scale
 from gcfed.results.captions import partition_caption
-from gcfed.results.groups import INCIDENTAL, Group, differing
+from gcfed.results.groups import INCIDENTAL, Group, differing, tasks
 from gcfed.results.outcomes import GroupResult
 from gcfed.results.run import Run
 
@@ -19,9 +19,11 @@ def settings_notes(groups: Sequence[Group]) -> list[str]:
         others = {key: values for key, values in differ.items() if key != "algorithm"}
         words += [f"{key} ({_listed(key, values)})" for key, values in others.items()]
         notes.append(f"the groups differ in: {'; '.join(words)}")
-    if len({g.seeds for g in groups}) > 1:
-        each = "; ".join(f"{g.name}: {', '.join(map(str, g.seeds))}" for g in groups)
-        notes.append(f"the groups have different seeds: {each}")
+    for title, compared in tasks(groups).items():
+        if len({g.seeds for g in compared}) > 1:
+            each = "; ".join(f"{g.name}: {', '.join(map(str, g.seeds))}" for g in compared)
+            place = f" ({title})" if title else ""
+            notes.append(f"the groups have different seeds{place}: {each}")
     for key in INCIDENTAL:
         values = {str(getattr(run.config, key)) for g in groups for run in g.runs}
         if len(values) > 1:
