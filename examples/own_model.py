@@ -38,7 +38,7 @@ history = fit(
     cohort=5,
     alpha=0.1,
     rounds=8,
-    on_round=lambda line: print(f"round {line['round']}: {100 * line['test_accuracy']:.1f} %"),
+    on_round=lambda line: print(f"round {line['round'] + 1}: {100 * line['test_accuracy']:.1f} %"),
 )
 history.plot().savefig("own_model.png")
 print("trained:", type(history.module).__name__, "- curve: own_model.png")

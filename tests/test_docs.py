@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import make_gallery
@@ -13,6 +14,7 @@ from docstring_markdown import as_markdown
 
 from gcfed.algorithms import ALGORITHMS
 from gcfed.config.settings import Config
+from gcfed.core.types import ClientContext, ServerContext
 from gcfed.data import DATASETS, PARTITIONS
 from gcfed.engines import ENGINES
 from gcfed.models import MODELS
@@ -142,6 +144,14 @@ def test_every_engine_is_described():
 
 def test_every_hook_is_described():
     assert set(HOOKS) <= first_cells(DOCS / "add-an-algorithm.md")
+
+
+def test_what_hooks_read_is_documented():
+    text = (DOCS / "add-an-algorithm.md").read_text()
+    section = text.partition("## What hooks read")[2].partition("## When")[0]
+    for context in (ClientContext, ServerContext):
+        for name in (field.name for field in fields(context)):
+            assert re.search(rf"`{name}\b", section), f"{name} of {context.__name__}"
 
 
 def test_every_setting_is_described_with_its_default():
