@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -144,6 +145,14 @@ class Registry(Generic[T]):
         written = ", ".join(f"{key}={value!r}" for key, value in values.items())
         return f"{name}({written})" if written else name
 
+    def _guess(self, node: ast.expr) -> str:
+        """What may have been meant by an expression that is no name: cifar10 by cifar-10."""
+        if not any(isinstance(part, ast.Call) for part in ast.walk(node)):
+            written = _source(node).strip("'").replace(" ", "").lower()
+            if near := get_close_matches(written, self, n=1, cutoff=0.75):
+                return f"; did you mean {near[0]!r}?"
+        return "; write name(key=value)"
+
     def bind(self, node: ast.expr) -> "partial[Any]":
         """The entry that a name or a call with literal keywords stands for."""
         match node:
@@ -152,7 +161,7 @@ class Registry(Generic[T]):
             case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
                 pass
             case _:
-                raise InputError(f"not {a(self.kind)}: {_source(node)}; write name(key=value)")
+                raise InputError(f"not {a(self.kind)}: {_source(node)}{self._guess(node)}")
         entry, values = self[name], {}
         known = hyper_parameters(entry)
         for keyword in keywords:
@@ -230,7 +239,9 @@ def expression(text: str, kind: str) -> ast.expr:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", str(error))
-        raise InputError(f"not {a(kind)}: {text[:200]!r} ({reason})") from None
+        raise InputError(
+            f"not {a(kind)}: {text[:200]!r} ({reason}); write name(key=value)"
+        ) from None
 
 
 def a(kind: str) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Annotated
 
@@ -89,10 +90,21 @@ def _explain(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption) and context is not None:
         words = [word for param in context.command.params for word in param.opts]
         options = [word for word in [*words, "--help"] if word.startswith("-")]
+        typed = get_close_matches(error.option_name, options, n=1, cutoff=0.8)
+        if "--set" in options and not typed and (key := _setting(error.option_name)):
+            return f"{key} is no option of {command}, but a setting: --set {key}=VALUE"
         return str(unknown(f"option of {command}", error.option_name, options))
     said = error.format_message().rstrip(".")
     said = said.replace(" (env var: 'None')", "")  # click < 8.2.2 adds this to every option
     return f"{said[:1].lower()}{said[1:]}; {command} --help shows what it takes"
+
+
+def _setting(option: str) -> str | None:
+    """The setting that an option's name stands for, if it is one."""
+    from gcfed.config.settings import KEYS  # imports torch, which help does without
+
+    key = option.lstrip("-").replace("-", "_")
+    return key if key in KEYS else None
 
 
 def _version(wanted: bool) -> None:
