@@ -232,3 +232,20 @@ def test_of_tied_weights_the_first_module_says_what_they_are(order):
     optimizer.step()
     is_centred = head.weight.grad.mean(1).abs().max() < 1e-12
     assert is_centred == (order != slice(None))  # of an embedding nothing is
+
+
+def test_what_is_neither_a_module_nor_a_tensor_is_refused():
+    model = nn.Sequential(nn.Linear(3, 2))
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for named in (dict(model.named_parameters()), model.named_parameters(), model.state_dict()):
+        with pytest.raises(
+            InputError, match=r"modules or parameters; not a (str|tuple): .* or their"
+        ):
+            centralize_gradients(optimizer, named)
+    with pytest.raises(InputError, match=r"axis is one of output, .*; not 'row'"):
+        centralize_gradients(optimizer, model, axis="row")
+    with pytest.raises(InputError, match=r"tensors by name, and w is a ndarray: .*as_tensor"):
+        centralize_update({"w": torch.ones(2, 3).numpy()})
+    with pytest.raises(InputError, match=r"w holds whole numbers, .*: leave buffers out"):
+        centralize_update({"w": torch.ones(2, 3).long()})
+    assert centralize_update({"n": torch.tensor(3)}) == {"n": torch.tensor(3)}

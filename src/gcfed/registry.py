@@ -246,7 +246,7 @@ def expression(text: str, kind: str) -> ast.expr:
 
 def a(kind: str) -> str:
     """``kind`` with its article."""
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _source(node: ast.expr) -> str:

@@ -13,6 +13,7 @@ from gcfed.core.hook_checks import NOT_THE_HOOKS
 from gcfed.core.memory import HostStore
 from gcfed.core.seeding import generators_seeded
 from gcfed.errors import InputError, place
+from gcfed.registry import a
 
 if TYPE_CHECKING:
     from gcfed.analysis.probe import Observation, Probe
@@ -99,7 +100,7 @@ def without_measure(name: str, kind: type) -> InputError:
 
 def _numbers(named: str, found: Any) -> dict[str, float]:
     if not isinstance(found, Mapping):
-        given = "None" if found is None else f"a {type(found).__name__}"
+        given = "None" if found is None else a(type(found).__name__)
         raise InputError(
             f"{named} returns {given}, where a dict of numbers by name belongs, as in "
             '{"mean": 0.5}'

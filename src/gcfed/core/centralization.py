@@ -27,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 from gcfed.core.roles import Role, role_by_shape, roles_of
 from gcfed.core.tree import Tree
 from gcfed.errors import InputError
+from gcfed.registry import a
 
 Axis = Literal["output", "kernel", "position", "column", "input"]
 
@@ -73,10 +74,14 @@ def centralize(
     return (parts - parts.mean(dim=axes, keepdim=True)).reshape(x.shape)
 
 
-def averaged_axes(shape: torch.Size, axis: Axis, min_ndim: int, role: Role) -> tuple[int, ...]:
-    """The axes that P averages over, of the grouped shape; none where it leaves a tensor alone."""
+def _check_axis(axis: Axis) -> None:
     if axis not in AVERAGED:
         raise InputError(f"axis is one of {', '.join(AVERAGED)}; not {axis!r}")
+
+
+def averaged_axes(shape: torch.Size, axis: Axis, min_ndim: int, role: Role) -> tuple[int, ...]:
+    """The axes that P averages over, of the grouped shape; none where it leaves a tensor alone."""
+    _check_axis(axis)
     ndim = len(shape)
     if ndim < max(min_ndim, 1):
         return ()
@@ -143,6 +148,19 @@ def centralize_update(
     if not isinstance(update, Mapping):
         raise InputError(f"an update is tensors by name; not {type(update).__name__}")
     known = roles or {}
+    for name, x in update.items():
+        if not isinstance(x, Tensor):
+            raise InputError(
+                f"an update is tensors by name, and {name} is {a(type(x).__name__)}: "
+                "torch.as_tensor makes a tensor of it"
+            )
+        whole = not (x.is_floating_point() or x.is_complex())
+        if whole and averaged_axes(
+            x.shape, axis, min_ndim, known.get(name) or role_by_shape(x.ndim)
+        ):
+            raise InputError(
+                f"{name} holds whole numbers, which nothing trains: leave buffers out of an update"
+            )
     return {name: centralize(x, axis, min_ndim, known.get(name)) for name, x in update.items()}
 
 
@@ -166,6 +184,7 @@ def centralize_gradients(
         )
     if isinstance(params, str):
         raise InputError(f"name modules as objects, such as model.{params}; not by a text")
+    _check_axis(axis)
     held = {p for group in optimizer.param_groups for p in group["params"]}
     chosen = {} if params is None else _with_roles(params, held)
     if params is not None and not chosen:
@@ -216,6 +235,11 @@ def _with_roles(
             for name, p in item.named_parameters():
                 if p.requires_grad or p in held:
                     found.setdefault(p, roles[name])
-        else:
+        elif isinstance(item, Tensor):
             found.setdefault(item, None)
+        else:
+            raise InputError(
+                f"what to centralize is modules or parameters; not {a(type(item).__name__)}: of "
+                "named ones give the parameters, as in model.parameters(), or their module"
+            )
     return found

@@ -26,6 +26,7 @@ from gcfed.core.seeding import drawn_since, states, torch_drew_since
 from gcfed.core.tree import Tree
 from gcfed.core.types import ClientContext, ServerContext, Upload
 from gcfed.errors import READS_A_NUMBER, DivergedError, InputError, place
+from gcfed.registry import a
 
 DEVICE_ERROR = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
 
@@ -277,20 +278,16 @@ def _state_problem(value: Any, path: str) -> str | None:
             if not isinstance(x, dict) or not all(isinstance(key, str) for key in x):
                 what = "a dict of dicts of tensors" if depth == 0 else "a dict of tensors"
                 return _other(x, f"{what}, by name,", _under(path, name))
-    wrong = ((f"{a}/{b}", x) for a, t in value.items() for b, x in t.items())
+    wrong = ((f"{part}/{b}", x) for part, t in value.items() for b, x in t.items())
     return _first(
         _other(x, "a tensor", _under(path, name)) for name, x in wrong if not isinstance(x, Tensor)
     )
 
 
 def _other(value: Any, wanted: str, path: str) -> str:
-    kind = "None" if value is None else _a(type(value).__name__)
+    kind = "None" if value is None else a(type(value).__name__)
     given = f"{kind} as {path}" if path else kind
     return f"{given}, where {wanted} belongs"
-
-
-def _a(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _under(path: str, name: str) -> str:
