@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gcfed import Dataset, Examples, InputError, fit
+from gcfed.config.side_effects import _Touched
 
 pytest_plugins = ["running"]
 pytestmark = pytest.mark.usefixtures("float32")
@@ -271,3 +274,19 @@ class Neighbours(Net):
 def test_a_sparse_buffer_is_refused_in_words(data):
     with pytest.raises(InputError, match="cannot take a training step"):
         fit(Neighbours(), data, **SETTINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(TorchDispatchMode, "supports_higher_order_operators"),
+    reason="this torch lets nobody listen to such operations",
+)
+@pytest.mark.filterwarnings("ignore")  # that it is not compiled
+def test_operations_that_torch_compiles_by_itself_are_done_as_ever():
+    query = torch.randn(2, 1, 128, 16)
+    weight = torch.ones(())
+    with torch.no_grad(), _Touched([("weight", weight)]) as touched:
+        found = flex_attention(weight * query, query, query)
+    expected = functional.scaled_dot_product_attention(query, query, query)
+    torch.testing.assert_close(found, expected)
+    assert list(touched.read) == ["weight"] and not touched.written

@@ -74,7 +74,12 @@ class _Touched(Listener):  # type: ignore[no-untyped-call]
     What lies in the memory of a tensor, as its ``.data`` does, counts as that tensor.
     """
 
-    supports_higher_order_operators = True
+    supports_higher_order_operators = True  # as flex_attention is one
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether `torch.compile` does as if nobody listened, which else it refuses to."""
+        return True
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
         super().__init__()
