@@ -222,6 +222,39 @@ def test_layers_and_groups_that_are_trained_later_are_centralized():
         assert moved.norm() > 1e-3 and moved.mean(1).abs().max() < 1e-12
 
 
+def test_a_layer_that_is_thawed_and_added_later_is_centralized():
+    """As torch's documentation of ``add_param_group`` has it, of a model that is fine-tuned."""
+    model = seeded(convolutional)
+    model[0].requires_grad_(False)
+    optimizer = optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    centralize_gradients(optimizer, model)
+    model[0].requires_grad_(True)
+    optimizer.add_param_group({"params": model[0].parameters()})
+    nn.functional.cross_entropy(model(images()[0]), torch.arange(6) % 3).backward()
+    before = model[0].weight.detach().clone()
+    optimizer.step()
+    moved = (model[0].weight - before).flatten(1)
+    assert moved.norm() > 1e-3 and moved.mean(1).abs().max() < 1e-12
+
+
+class Scaled(optim.SGD):
+    def step(self, closure, scale):
+        closure()
+        for p in self.param_groups[0]["params"]:
+            p.grad *= scale
+        super().step()
+
+
+def test_a_step_may_take_more_than_a_closure():
+    layer = nn.Linear(3, 2)
+    optimizer = Scaled(layer.parameters(), lr=1.0)
+    centralize_gradients(optimizer)
+    before = layer.weight.detach().clone()
+    optimizer.step(lambda: layer(torch.eye(3)).square().sum().backward(), 2)
+    moved = layer.weight - before
+    assert moved.norm() > 1e-3 and moved.mean(1).abs().max() < 1e-12
+
+
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
 def test_of_tied_weights_the_first_module_says_what_they_are(order):
     words, head = nn.Embedding(5, 3), nn.Linear(3, 5)

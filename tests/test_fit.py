@@ -196,6 +196,22 @@ def test_where_gc_does_not_suit_it_is_said_and_fedavg_is_the_default(capsys):
     assert "\nfedavg: the labels are no classes" in capsys.readouterr().err
 
 
+class ReadsNumbers(nn.Linear):
+    def forward(self, x):
+        return super().forward(x if x.sum().item() < 1e9 else 0 * x)
+
+
+def test_a_check_warns_once_where_another_engine_takes_over():
+    data = torch.randn(120, 4), torch.arange(120) % 3
+    given = {**SETTINGS, "algorithm": "gcfed", "partition": "iid", "engine": "vectorized"}
+    with pytest.warns(UserWarning) as warned:
+        fit(ReadsNumbers(4, 3), data, data, **given)
+    assert [str(w.message).partition(" this model")[0] for w in warned] == [
+        "GCFed does not suit",
+        "the vectorized engine cannot train",
+    ]
+
+
 @pytest.mark.parametrize(
     ("loss", "metric"),
     [("mse", "r2"), (nn.L1Loss(), "loss"), (nn.functional.l1_loss, "loss")],

@@ -4,6 +4,8 @@ The interpreter multiplies float32 as it is, so that results agree nearly to flo
 a card operands are rounded (`tests/test_gpu.py`).
 """
 
+import cProfile
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -515,6 +517,15 @@ def test_a_module_that_asks_as_no_trace_shows_is_not_traced(ask):
 
     module, replaced = fuse_layers(Asks())
     assert not isinstance(module, fx.GraphModule) and replaced == ["conv", "fc"]
+
+
+def test_a_program_whose_time_is_measured_is_traced_as_ever():
+    measured = cProfile.Profile()
+    with measured:
+        module, _ = fuse_layers(Base())
+        is_on = sys.getprofile()
+    assert isinstance(module, fx.GraphModule)
+    assert is_on is measured or sys.version_info >= (3, 12)  # which has another way to listen
 
 
 @torch.no_grad()

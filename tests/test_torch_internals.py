@@ -58,6 +58,14 @@ def test_operations_and_views():
     assert gives_view(aten.t.default) and not gives_view(aten.add.Tensor)
 
 
+def test_what_an_operation_writes_into():
+    aten = torch.ops.aten
+    written = torch_internals.arguments_written
+    assert written(aten.add_.Tensor, (1, 2), {}) == [1]
+    assert written(aten.clamp.out, (1, 2), {"out": 3}) == [3]
+    assert written(aten.add.Tensor, (1, 2), {}) == written(lambda x: x, (1,), {}) == []
+
+
 def test_new_memory():
     before = fills_new_memory()
     torch_internals.set_fills_new_memory(not before)

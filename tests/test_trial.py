@@ -280,6 +280,33 @@ def test_a_loss_that_looks_across_a_batch_is_not_padded(loss, data):
     torch.testing.assert_close(*(m.weight for m in trained))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e5])
+def test_a_loss_too_large_for_other_examples_is_not_taken_for_mixing(scale, data):
+    def poisson(logits, y):
+        return functional.poisson_nll_loss(logits[:, 0], y.float(), reduction="none")
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 1))
+    assert mixing(plain, scale * data[0][:3], poisson) == []
+
+
+class Telling(Mixing):
+    """Notes how precisely products are computed."""
+
+    precise = ()
+
+    def forward(self, x):
+        Telling.precise += (not torch.backends.cudnn.allow_tf32,)
+        return self.fc2(torch.tanh(self.fc1(x)))
+
+
+def test_batches_are_compared_in_strict_arithmetic(data):
+    assert torch.backends.cudnn.allow_tf32
+    assert mixing(Telling(), data[0][:3]) == []
+    assert Telling.precise and all(Telling.precise)
+    assert torch.backends.cudnn.allow_tf32
+
+
 def normed():
     return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
 

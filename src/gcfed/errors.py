@@ -50,6 +50,8 @@ IN_PLAIN_WORDS = {
     "checkpointing: switch it off",
     "must override the setup_context": "gradients are taken by torch.func, for which an "
     "autograd.Function needs a setup_context; one is gradient checkpointing: switch it off",
+    "would mutate a captured Tensor": "something is written into that the model was given, as "
+    "nn.ReLU(inplace=True) does with examples where it is the first layer: write into a copy",
 }
 """What torch says at length and of itself, by a phrase that occurs in it."""
 

@@ -1,8 +1,10 @@
-"""What a model may do beside giving outputs, and must not: found by trying it before a run."""
+"""What a model must not do beside giving outputs, found by watching it before a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,99 +12,158 @@ from torch import Tensor, nn
 from gcfed.core import tree
 from gcfed.core.model import Model
 from gcfed.core.server import Server
+from gcfed.core.torch_internals import Listener, arguments_written, tree_leaves
+from gcfed.core.tree import Tree
 from gcfed.core.types import Inputs
 from gcfed.errors import InputError
 from gcfed.simulation.setup import Setup
 
-FAR = 100.0
-"""What weights are multiplied by, so that a module that bounds them has something to do."""
 
-GiveLogits = Callable[[Setup, Server, Inputs], Tensor]
-"""Gives the logits of examples, by one way of running a model."""
+@contextmanager
+def side_effects_refused(setup: Setup, server: Server, x: Inputs) -> Iterator[None]:
+    """Refuse a model that, run inside with a server's weights on ``x``, does more than it should.
 
-
-def refuse_writes(setup: Setup, server: Server, x: Inputs, run: GiveLogits) -> None:
-    """Refuse a model that writes into what it is given: examples, weights, or buffers to judge by.
-
-    They are there for other clients and rounds, so that results would depend on who trains where,
-    and on how often the model is judged.
+    It may not write into what it is given, which other clients and rounds are given too: results
+    would depend on who trains where, and on how often the model is judged.  Nor may it read weights
+    in a way by which it is not given those of a run.
     """
-    given, buffers = tree.map(torch.clone, (x, server.buffers))
-    weights = tree.map(lambda w: FAR * w, server.params)
-    with suppress(Exception):  # whether it runs is tried with its own weights
-        run(setup, server._replace(params=weights, buffers=buffers), given)
-    for name, buffer in server.buffers.items():
-        if not _equal(buffers[name], buffer):
+    before = tree.map(torch.clone, (x, server.buffers))
+    with _Touched(server.params.items()) as given, _Touched(_own_weights(setup.model)) as own:
+        yield
+    who = "the model" if setup.transform is None else "the data's transform, or the model,"
+    _refuse_changes(who, before, (x, server.buffers))
+    for name in given.written:
+        raise InputError(
+            f"forward writes into the parameter {name}, as clamp_ and nn.Embedding(max_norm=) do, "
+            "which would change the server's weights whenever the model is run: bound a copy of "
+            "it where it is used"
+        )
+    for name in own.read:
+        raise InputError(
+            f"the model reads its parameter {name} by a list or a function that holds it, and so "
+            "would never see it trained: read it as an attribute of its module, or put it into an "
+            "nn.ParameterList; make a method of a function"
+        )
+
+
+def _refuse_changes(who: str, before: tuple[Inputs, Tree], after: tuple[Inputs, Tree]) -> None:
+    (x, buffers), (x_after, buffers_after) = before, after
+    if not all(map(_equal, tree.tensors(x), tree.tensors(x_after))):
+        raise InputError(
+            f"{who} writes into the examples that it is given, which other rounds read too: leave "
+            "them as they are (inplace=False in a model's first layers)"
+        )
+    for name, buffer in buffers.items():
+        if not _equal(buffer, buffers_after[name]):
             raise InputError(
                 f"forward writes into the buffer {name} when the model is judged, which would "
                 "depend on how often that is done: write into it where self.training is true"
             )
-    if not all(map(_equal, tree.tensors(given), tree.tensors(x))):
-        raise InputError(
-            "the model writes into the examples that it is given, which other rounds read too: "
-            "have its first layers leave them as they are (inplace=False)"
-        )
-    for name, weight in server.params.items():
-        if not _equal(weights[name], FAR * weight):
-            raise InputError(
-                f"forward writes into the parameter {name}, as clamp_ and nn.Embedding(max_norm=) "
-                "do, which would change the server's weights whenever the model is run: bound a "
-                "copy of it where it is used"
-            )
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-
-
-def refuse_stale_weights(setup: Setup, server: Server, x: Inputs, run: GiveLogits) -> None:
-    """Refuse a model that reads weights in a way by which it is not given those of a run."""
-    own = _own_weights(setup.model)
-
-    def finite(names: Sequence[str]) -> Tensor:
-        with _unreadable([weight for name in names for weight in own[name]]):
-            return run(setup, server, x).isfinite()
-
-    usual = finite([])
-    if torch.equal(finite(list(own)), usual):
-        return
-    stale = next((name for name in own if not torch.equal(finite([name]), usual)), "")
-    raise InputError(
-        f"the model reads its parameter {stale} by a list or a function that holds it, and so "
-        "would never see it trained: read it as an attribute of its module, or put it into an "
-        "nn.ParameterList; make a method of a function"
+    """Whether two are the same; of sparse ones that is not asked, as no run takes them."""
+    return one.layout is not torch.strided or torch.allclose(
+        one, other, rtol=0, atol=0, equal_nan=True
     )
 
 
-def _own_weights(model: Model) -> dict[str, list[Tensor]]:
-    """By name, the tensors of a model's modules in whose place runs are given others.
+class _Touched(Listener):  # type: ignore[no-untyped-call]
+    """Notes which of some tensors are read or written into inside, by their names, in order.
 
-    Those that functions of its modules hold belong to the module that it was copied from.
+    What lies in the memory of a tensor, as its ``.data`` does, counts as that tensor.
+    """
+
+    supports_higher_order_operators = True  # as flex_attention is one
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether `torch.compile` does as if nobody listened, which else it refuses to."""
+        return True
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        super().__init__()
+        self.read: dict[str, None] = {}
+        self.written: dict[str, None] = {}
+        self._given = [(name, x, _address(x)) for name, x in named]
+        places = ((begin, begin + x.nbytes, name) for name, x, begin in self._given)
+        self._places = sorted(place for place in places if place[0])
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.read |= self._names(tree_leaves((args, kwargs)))
+        self.written |= self._names(tree_leaves(arguments_written(func, args, kwargs)))
+        return func(*args, **kwargs)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        moved = (name for name, x, begin in self._given if _address(x) != begin)  # by x.data = ...
+        self.written |= dict.fromkeys(moved)
+
+    def _names(self, values: Iterable[Any]) -> dict[str, None]:
+        found = (self._name(x) for x in values if isinstance(x, Tensor))
+        return {name: None for name in found if name is not None}
+
+    def _name(self, x: Tensor) -> str | None:
+        where = _address(x)
+        before = bisect_right(self._places, where, key=lambda place: place[0])
+        _, end, name = self._places[before - 1] if before else (0, 0, "")
+        return name if where < end else None
+
+
+def _address(x: Tensor) -> int:
+    """Where the numbers of a tensor begin; 0 if it has none, or none in one piece."""
+    try:
+        return x.data_ptr()
+    except RuntimeError:  # a sparse one, say
+        return 0
+
+
+def _own_weights(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a model's modules themselves, in whose place runs are given others.
+
+    A function is not copied with the module that holds it.  What a function holds is therefore of
+    the module that the model was copied from.
     """
     modules = model.submodules()
-    found: dict[str, list[Tensor]] = {}
-    for root in [module for name, module in modules if not name] + _held_by_functions(modules):
-        for name, weight in root.named_parameters():
-            if weight.requires_grad:
-                found.setdefault(name, []).append(weight)
-    return found
+    for name, module in modules:
+        if not name:
+            yield from _trained(module).items()
+    for held in _held_by_functions(module for _, module in modules):
+        if isinstance(held, nn.Module):
+            yield from _named_as_in(model.original, held).items()
+        elif isinstance(held, nn.Parameter):
+            copies = _trained(model.original).items()
+            yield from ((name, held) for name, copy in copies if _is_copy(held, copy))
 
 
-def _held_by_functions(modules: Sequence[tuple[str, nn.Module]]) -> list[nn.Module]:
-    functions = [f for _, module in modules for f in vars(module).values()]
-    cells = [c for f in functions if isinstance(f, FunctionType) for c in f.__closure__ or ()]
-    return [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, nn.Module)]
+def _trained(module: nn.Module) -> Tree:
+    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
 
 
-@contextmanager
-def _unreadable(weights: Sequence[Tensor]) -> Iterator[None]:
-    """Inside, these are NaN."""
-    kept = [weight.detach().clone() for weight in weights]
-    with torch.no_grad():
-        try:
-            for weight in weights:
-                weight.fill_(torch.nan)
-            yield
-        finally:
-            for weight, value in zip(weights, kept, strict=True):
-                weight.copy_(value)
+def _held_by_functions(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """What the functions of modules hold, in their closures and as defaults."""
+    for function in tree_leaves([vars(module) for module in modules]):
+        if isinstance(function, FunctionType):
+            yield from tree_leaves([function.__defaults__, function.__kwdefaults__])
+            for cell in function.__closure__ or ():
+                with suppress(ValueError):  # a cell that nothing was put into
+                    yield from tree_leaves(cell.cell_contents)
+
+
+def _named_as_in(whole: nn.Module, held: nn.Module) -> Tree:
+    """The weights of a module, by their names in another that has a copy of it; else none."""
+    weights = _trained(held)
+    for path, module in whole.named_modules():
+        copies = _trained(module)
+        alike = type(module) is type(held) and copies.keys() == weights.keys()
+        if alike and all(_is_copy(weights[name], copies[name]) for name in weights):
+            return {f"{path}.{name}".strip("."): weight for name, weight in weights.items()}
+    return {}
+
+
+def _is_copy(one: Tensor, other: Tensor) -> bool:
+    alike = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+    return alike and torch.equal(one, other)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcfed.config.side_effects import refuse_stale_weights, refuse_writes
+from gcfed.config.side_effects import side_effects_refused
 from gcfed.core import keys, measures, tree
 from gcfed.core.heads import trace_head
 from gcfed.core.ignored import IGNORED
@@ -43,7 +43,8 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
     x = tree.map(torch.clone, x)  # the model may write into it
     server = start(setup).server
     try:
-        logits = _evaluated(setup, server, x)
+        with side_effects_refused(setup, server, x):
+            logits = evaluation.predict(setup, server, x).logits
     except InputError:
         raise
     except Exception as error:
@@ -64,15 +65,8 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
     _check_labels(setup.loss, dataset)
     _check_places(setup.loss, dataset, logits)
     _try_function("loss", setup.loss, logits, y)
-    refuse_writes(setup, server, x, _evaluated)
     _try_training(setup, server, dataset.train)
-    refuse_writes(setup, server, x, train_output)
-    refuse_stale_weights(setup, server, x, _evaluated)
     return logits
-
-
-def _evaluated(setup: Setup, server: Server, x: Inputs) -> Tensor:
-    return evaluation.predict(setup, server, x).logits
 
 
 def try_metrics(
@@ -176,7 +170,9 @@ def _try_training(setup: Setup, server: Server, examples: Examples) -> None:
     for size in (2, 3):
         x, y = examples.take(torch.arange(size) % len(examples.y))
         try:
-            logits: Any = train_output(setup, server, loaded(x))
+            x = loaded(x)
+            with side_effects_refused(setup, server, x):
+                logits: Any = train_output(setup, server, x)
         except InputError:
             raise
         except Exception as error:

@@ -16,7 +16,7 @@ On a server, one line centralizes the clients' mean update:
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -186,27 +186,28 @@ def centralize_gradients(
         raise InputError(f"name modules as objects, such as model.{params}; not by a text")
     _check_axis(axis)
     held = {p for group in optimizer.param_groups for p in group["params"]}
-    chosen = {} if params is None else _with_roles(params, held)
-    if params is not None and not chosen:
+    chosen = {} if params is None else _with_roles(params)
+    trained = {p for p in chosen if p.requires_grad or p in held}  # others may be, later
+    if params is not None and not trained:
         raise InputError(
             "there is nothing to centralize: the modules or parameters given hold no parameter "
             "that is trained (a generator such as model.parameters() can be read only once)"
         )
-    if strangers := len(chosen.keys() - held):
+    if strangers := len(trained - held):
         raise InputError(
-            f"{strangers} of the {len(chosen)} parameters to centralize are not among those that "
+            f"{strangers} of the {len(trained)} parameters to centralize are not among those that "
             "the optimizer steps: pass it parameters of the module it was made for"
         )
 
     def project() -> None:
         every = (p for group in optimizer.param_groups for p in group["params"])
         with torch.no_grad():
-            for p in every if params is None else chosen:  # groups may be added later
-                if p.grad is not None:
+            for p in every:  # groups may have been added
+                if p.grad is not None and (params is None or p in chosen):
                     p.grad.copy_(centralize(p.grad, axis, min_ndim, chosen.get(p)))
 
     def before_step(_: Optimizer, args: Any, kwargs: Any) -> Any:
-        stepped, closure = (*args, kwargs.get("closure"))[:2]
+        stepped, closure, *rest = args if args[1:] else (*args, kwargs.get("closure"))
         if closure is None:
             return project()
 
@@ -215,26 +216,19 @@ def centralize_gradients(
             project()
             return loss
 
-        return (stepped, centralized), {k: v for k, v in kwargs.items() if k != "closure"}
+        return (stepped, centralized, *rest), {k: v for k, v in kwargs.items() if k != "closure"}
 
     return optimizer.register_step_pre_hook(before_step)
 
 
-def _with_roles(
-    params: nn.Module | Iterable[nn.Module | Tensor], held: Collection[Tensor]
-) -> dict[Tensor, Role | None]:
-    """Parameters, each with its role where a module says it, the first if several do.
-
-    Of a module's parameters they are those that are trained, now or, if an optimizer has ``held``
-    them, later.
-    """
+def _with_roles(params: nn.Module | Iterable[nn.Module | Tensor]) -> dict[Tensor, Role | None]:
+    """Parameters, each with its role where a module says it, the first if several do."""
     found: dict[Tensor, Role | None] = {}
     for item in [params] if isinstance(params, nn.Module) else params:
         if isinstance(item, nn.Module):
             roles = roles_of(item)
             for name, p in item.named_parameters():
-                if p.requires_grad or p in held:
-                    found.setdefault(p, roles[name])
+                found.setdefault(p, roles[name])
         elif isinstance(item, Tensor):
             found.setdefault(item, None)
         else:

@@ -5,7 +5,7 @@ gcfed reaches for such things, but for `torch_compiler` and `compiled_code`.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from importlib import import_module
@@ -177,6 +177,20 @@ UNSAID_WRITES = (
 def writes(target: Any) -> bool:
     """Whether an operation writes into its arguments."""
     return bool(target._schema.is_mutable) or target in UNSAID_WRITES
+
+
+def arguments_written(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """What an operation is given and says that it writes into."""
+    schema = getattr(target, "_schema", None)  # operations that take functions have none
+    if schema is None or not schema.is_mutable:
+        return []
+    given = {spec.name: value for spec, value in zip(schema.arguments, args, strict=False)}
+    given |= kwargs
+    return [
+        given[spec.name]
+        for spec in schema.arguments
+        if spec.alias_info is not None and spec.alias_info.is_write and spec.name in given
+    ]
 
 
 def is_pure(target: Any) -> bool:

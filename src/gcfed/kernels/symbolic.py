@@ -124,12 +124,15 @@ class _Called:
         self._codes: set[CodeType] = set()
 
     def __enter__(self) -> "_Called":
-        self._before = sys.getprofile()
+        self._before: Any = sys.getprofile()
         sys.setprofile(self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
-        sys.setprofile(self._before)
+        if hasattr(self._before, "enable"):  # cProfile's, which is no function
+            self._before.enable()
+        else:
+            sys.setprofile(self._before)
 
     def _note(self, frame: FrameType, event: str, arg: object) -> None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in OWN:

@@ -62,7 +62,9 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
             f"a client at a time: {reason(error)}",
             stacklevel=3,
         )
-        return replace(setup, **alone)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the setup that was given has warned already
+            return replace(setup, **alone)
 
 
 @contextmanager
