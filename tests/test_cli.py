@@ -63,6 +63,8 @@ def test_run_takes_the_folder_of_data(gcfed, tmp_path):
 
 def test_a_setting_may_be_given_twice_if_both_agree(gcfed):
     assert gcfed("run", *flags(), "--rounds", "2", "--alpha=1", "--set=alpha=1.0").code == 0
+    words = flags(partition="dirichlet(alpha=0.5)", rounds=1)
+    assert gcfed("run", *words, "--alpha", "0.5").code == 0
 
 
 def test_clients_that_hold_less_than_a_batch_are_told_once(gcfed):
@@ -196,6 +198,10 @@ BAD = [
     (["--rounds", "2", "--set", "rounds=1"], "--rounds 2 and --set rounds=1 contradict"),
     (["--alpha", "0.1", "--set", "alpha=0.5"], "--alpha 0.1 and --set alpha=0.5 contradict"),
     (["--data-dir", "x", "--set", "data_dir=y"], "--data-dir x and --set data_dir=y contradict"),
+    (
+        ["--alpha", "0.1", "--set", "partition=dirichlet(alpha=0.5)"],
+        "alpha=0.1 and partition=dirichlet(alpha=0.5) contradict each other",
+    ),
     (["--set", "lr"], "--set takes key=value"),
     (["--set", "learning_rate=1"], "unknown key: 'learning_rate'"),
     (["--set", "roundz=1"], "did you mean 'rounds'?"),
@@ -559,6 +565,8 @@ def test_check_on_a_model_and_settings_of_ones_own(gcfed, tmp_path):
         gcfed(*words, "--set", "rounds=3")
     )
     assert "unknown key: 'momentun'" in wrong(gcfed(*words, "--set", "momentun=3"))
+    both = "--model mlp(hidden=(8,)) and --set model=cnn contradict each other"
+    assert both in wrong(gcfed(*words, "--set", "model=cnn"))
 
 
 def test_messages_may_hold_brackets(gcfed):
