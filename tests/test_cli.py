@@ -371,6 +371,23 @@ def test_ctrl_c_while_modules_are_imported(name):
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
+def test_ctrl_c_while_torch_imports_numpy(tmp_path):
+    """Torch would drop the interrupt: it imports numpy from C++."""
+    code = (
+        "import signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'numpy.lib':\n"
+        "            sys.meta_path.pop(0)\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from gcfed.cli import main; main()"
+    )
+    words = [sys.executable, "-c", code, "show", str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_the_demo_stops_when_it_is_stopped(gcfed, monkeypatch, tmp_path):
     def interrupted(setups, places, **keywords):
         raise KeyboardInterrupt
