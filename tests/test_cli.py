@@ -63,6 +63,8 @@ def test_run_takes_the_folder_of_data(gcfed, tmp_path):
 
 def test_a_setting_may_be_given_twice_if_both_agree(gcfed):
     assert gcfed("run", *flags(), "--rounds", "2", "--alpha=1", "--set=alpha=1.0").code == 0
+    words = flags(partition="dirichlet(alpha=0.5)", rounds=1)
+    assert gcfed("run", *words, "--alpha", "0.5").code == 0
 
 
 def test_clients_that_hold_less_than_a_batch_are_told_once(gcfed):
@@ -196,6 +198,10 @@ BAD = [
     (["--rounds", "2", "--set", "rounds=1"], "--rounds 2 and --set rounds=1 contradict"),
     (["--alpha", "0.1", "--set", "alpha=0.5"], "--alpha 0.1 and --set alpha=0.5 contradict"),
     (["--data-dir", "x", "--set", "data_dir=y"], "--data-dir x and --set data_dir=y contradict"),
+    (
+        ["--alpha", "0.1", "--set", "partition=dirichlet(alpha=0.5)"],
+        "alpha=0.1 and partition=dirichlet(alpha=0.5) contradict each other",
+    ),
     (["--set", "lr"], "--set takes key=value"),
     (["--set", "learning_rate=1"], "unknown key: 'learning_rate'"),
     (["--set", "roundz=1"], "did you mean 'rounds'?"),
@@ -362,6 +368,23 @@ def test_ctrl_c_while_modules_are_imported(name):
         "from gcfed.cli import main; main()"
     )
     ended = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_ctrl_c_while_torch_imports_numpy(tmp_path):
+    """Torch would drop the interrupt: it imports numpy from C++."""
+    code = (
+        "import signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'numpy.lib':\n"
+        "            sys.meta_path.pop(0)\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from gcfed.cli import main; main()"
+    )
+    words = [sys.executable, "-c", code, "show", str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
@@ -559,6 +582,8 @@ def test_check_on_a_model_and_settings_of_ones_own(gcfed, tmp_path):
         gcfed(*words, "--set", "rounds=3")
     )
     assert "unknown key: 'momentun'" in wrong(gcfed(*words, "--set", "momentun=3"))
+    both = "--model mlp(hidden=(8,)) and --set model=cnn contradict each other"
+    assert both in wrong(gcfed(*words, "--set", "model=cnn"))
 
 
 def test_messages_may_hold_brackets(gcfed):

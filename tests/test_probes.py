@@ -404,11 +404,18 @@ def measured(tmp_path, body, **settings):
             'probe(lambda seen: {"n": list(seen.result.uploads)}, {"models"})',
             'line 17.: it looks at result.uploads and does not say so',
         ),
+        (
+            'probe(lambda seen: {"n": len(seen.result.uploads or ())}, {"models"})',
+            'line 17.: it looks at result.uploads and does not say so',
+        ),
+        ('probe(lambda seen: {"n": len(seen.result.models)})', "looks at result.models and does"),
         ('probe(lambda seen: {"n": seen.batch(3)})', 'probe mine .*line 17.: .*add "batch" to'),
         ('probe(None, "models")', "needs of probe mine is a set of names, as .*not 'models'"),
         ("probe(lambda seen: 0.5)", r"probe mine \(p\.py, line 13\) returns a float, where a dict"),
         ("probe(lambda seen: {'n': 'x'})", "returns 'x' as 'n', where one number belongs"),
         ("probe(lambda seen: {'n': seen.result.losses})", r"returns tensor\(.* as 'n', where one"),
+        ("probe(lambda seen: {'n': 10**400})", "returns a number of more than 100 digits as 'n'"),
+        ("probe(lambda seen: {'n': torch.ones(3, 40)})", r"1\., 1\., .*\.\.\. as 'n', where one"),
         ("probe(lambda seen: {1: 0.5})", "names a number 1, where a text belongs"),
         ("probe(lambda seen: 1 / 0)", "probe mine .p.py, line 17. raises ZeroDivisionError"),
         (
@@ -438,6 +445,10 @@ def test_a_probe_that_is_wrong_is_told_by_its_line(tmp_path, body, said):
         ("seen.received.params.popitem()", "received/params/fc2.bias"),
         ("seen.batch(2).zero_()", "test/0"),
         ("seen.result.losses.zero_()", "result.losses"),
+        ("[w.numpy().fill(0) for w in seen.received.params.values()]", "received/params/"),
+        ("seen.result.server.params['fc2.bias'].data.add_(1)", "result.server/params/fc2.bias"),
+        ("seen.batch(2).numpy().sort()", "test/0"),
+        ("seen.setup.data.parts.indices.zero_()", "setup.data/2/indices"),
     ],
 )
 def test_a_probe_that_writes_into_a_round_is_refused(tmp_path, code, path):

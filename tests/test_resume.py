@@ -543,12 +543,31 @@ def test_a_summary_that_is_lost_or_damaged_is_made_again(gcfed, tmp_path, conten
     assert_same(tmp_path / "a", tmp_path / "straight")
 
 
+def test_lost_summaries_of_runs_in_a_folder_are_made_again(gcfed, tmp_path):
+    for name in "ab":
+        run(small(seed=ord(name)), tmp_path / "runs" / name)
+    kept = (tmp_path / "runs" / "a" / "summary.json").read_bytes()
+    (tmp_path / "runs" / "a" / "summary.json").unlink()
+    (tmp_path / "runs" / "b" / "summary.json").write_text("")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        again = gcfed("resume", "runs")
+    assert again.code == 0 and "left out" not in again.err
+    assert (tmp_path / "runs" / "a" / "summary.json").read_bytes() == kept
+    assert [verify(tmp_path / "runs" / name).holds for name in "ab"] == [True, True]
+
+
 def test_a_run_without_provenance_is_done_again(gcfed, tmp_path):
     run(small(rounds=2), tmp_path / "a b")
     (tmp_path / "a b" / "provenance.json").unlink()
     found = gcfed("resume", "a b", "--rounds", "3")
     how = "gcfed run 'a b/config.toml' --out FOLDER does it again"
     assert found.code == 2 and how in found.err
+    (tmp_path / "a b" / "summary.json").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        found = gcfed("resume", "a b")
+    assert found.code == 2 and how in found.err and "makes it again" not in found.err
     assert gcfed("run", "a b/config.toml", "--out", "c").code == 0
     rounds = [(tmp_path / name / "rounds.jsonl").read_bytes() for name in ("a b", "c")]
     assert rounds[0] == rounds[1]

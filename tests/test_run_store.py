@@ -354,6 +354,19 @@ def test_a_killed_run_goes_on_when_it_is_asked_for_again(store, tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.parametrize("content", [None, "{"])
+@pytest.mark.filterwarnings("ignore:.*the last checkpoint makes it again")
+def test_a_run_whose_summary_is_lost_is_not_trained_again(store, content):
+    told = []
+    path = store.run(tiny(), told.append).path
+    kept = (path / "summary.json").read_bytes()
+    (path / "summary.json").unlink()
+    if content is not None:
+        (path / "summary.json").write_text(content)
+    assert store.run(tiny(), told.append).path == path
+    assert (path / "summary.json").read_bytes() == kept and len(told) == 2
+
+
 def test_a_run_that_diverged_is_found_as_that(store, monkeypatch):
     config = tiny(lr=1e30)
     assert store.run(config).summary["status"] == "failed"

@@ -25,7 +25,7 @@ from gcfed.cli import console
 from gcfed.cli.board import Board, plain_lines
 from gcfed.config import plugins
 from gcfed.population.samplers import SAMPLERS
-from gcfed.sweeps.child import CellJob, Child, Ended, RoundsDone, Started, serve
+from gcfed.sweeps.child import CellJob, Child, Ended, Ready, RoundsDone, Started, serve
 from gcfed.sweeps.devices import allot, find_devices, recorded_allotment, shares
 from gcfed.sweeps.pool import Slot
 from gcfed.sweeps.state import CellState
@@ -263,6 +263,18 @@ def until(check, seconds=120):
     while not check():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.02)
+
+
+def test_ctrl_c_does_not_reach_a_process_that_begins(tmp_path):
+    """The terminal sends it to the whole group, and the parent tells the process."""
+    slot = Slot("cpu", [], 1)
+    slot._start()
+    os.kill(slot._process.pid, signal.SIGINT)
+    assert slot.pipe.poll(60)
+    assert slot.pipe.recv() == Ready()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+    slot.release()
+    slot.end()
 
 
 def num_lines(store):

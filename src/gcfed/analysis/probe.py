@@ -170,7 +170,7 @@ def measure(
 
     ``known`` keeps the names of each probe's numbers, which are the same in every round.
     """
-    t = seen.result.round
+    t, known = seen.result.round, {} if known is None else known
     row: Record = {"round": t}
     seconds: dict[str, float] = {}
     with torch.no_grad(), arithmetic("float32"):
@@ -178,8 +178,8 @@ def measure(
             if not probe.is_due(t, seen.setup.schedule.rounds):
                 continue
             start = time.perf_counter()
-            found = checked_row(name, probe, _as_needed(probe, seen))
-            refuse_other_names(name, probe, found, {} if known is None else known)
+            found = checked_row(name, probe, _as_needed(probe, seen), closely=name not in known)
+            refuse_other_names(name, probe, found, known)
             for key, number in found.items():
                 row[f"{name}.{key}"] = number if math.isfinite(number) else None
             seconds[name] = time.perf_counter() - start

@@ -2,10 +2,12 @@
 
 import inspect
 import traceback
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 from torch import Tensor
 
 from gcfed.core import keys, tree
@@ -14,6 +16,7 @@ from gcfed.core.memory import HostStore
 from gcfed.core.seeding import generators_seeded
 from gcfed.errors import InputError, place
 from gcfed.registry import a
+from gcfed.values import shown
 
 if TYPE_CHECKING:
     from gcfed.analysis.probe import Observation, Probe
@@ -33,7 +36,7 @@ class Undeclared:
     def _refuse(self, *_: object) -> NoReturn:
         raise InputError(self._said)
 
-    __getattr__ = __getitem__ = __iter__ = _refuse
+    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = _refuse
 
 
 @contextmanager
@@ -49,26 +52,29 @@ def naming_probe(name: str, probe: "Probe") -> Iterator[None]:
         raise InputError(f"{_named(name, probe, error)} raises {what}") from error
 
 
-def checked_row(name: str, probe: "Probe", seen: "Observation") -> dict[str, float]:
+def checked_row(
+    name: str, probe: "Probe", seen: "Observation", *, closely: bool
+) -> dict[str, float]:
     """What a probe measures of a round, if nothing is wrong with it.
 
     It may draw from the global generators, which start from a key of the round and are afterwards
-    as they were; so it changes no run by that, and can be repeated.
+    as they were; so it changes no run by that, and can be repeated.  With ``closely`` it is also
+    found to write where torch does not count it, as numpy's arrays and ``.data`` do.
     """
-    before = {path: (x, x._version) for path, x in _watched(seen)}
+    before = _state(seen, closely)
     key = keys.key(DRAWS, seen.result.round).to(seen.setup.device)
     with naming_probe(name, probe), generators_seeded(key):
         try:
             found = probe.measure(seen)
         except InputError as error:
             raise InputError(f"{_named(name, probe, error)}: {error}") from error
-    after = {path: (x, x._version) for path, x in _watched(seen)}
+    after = _state(seen, closely)
     for path in dict.fromkeys([*before, *after]):
-        (old, version), (new, now) = (each.get(path, (None, 0)) for each in (before, after))
-        if old is not new or version != now:
+        (old, *was), (new, *now) = (each.get(path, (None,)) for each in (before, after))
+        if old is not new or was != now:
             raise InputError(
                 f"{_named(name, probe)} writes into what it is shown ({path}), which would change "
-                "the run: work on a copy, x.clone(), and call nothing that ends in _"
+                "the run: work on a copy, as x.clone() gives one, x.numpy() and x.data do not"
             )
     return _numbers(_named(name, probe), found)
 
@@ -111,11 +117,26 @@ def _numbers(named: str, found: Any) -> dict[str, float]:
             raise InputError(f"{named} names a number {key!r:.200}, where a text belongs")
         try:
             numbers[key] = float(value)  # waits for an accelerator
-        except (TypeError, ValueError, RuntimeError):
+        except NOT_THE_HOOKS:
+            raise
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            given = " ".join(shown(value).split())
             raise InputError(
-                f"{named} returns {value!r:.200} as {key!r}, where one number belongs"
+                f"{named} returns {given} as {key!r}, where one number belongs"
             ) from None
     return numbers
+
+
+def _state(seen: "Observation", closely: bool) -> dict[str, tuple[Tensor, int, int]]:
+    """What a probe is shown, how often torch wrote into it, and, ``closely``, a hash of it."""
+    return {
+        path: (x, x._version, _hash(x) if closely and x.device.type == "cpu" else 0)
+        for path, x in _watched(seen)
+    }
+
+
+def _hash(x: Tensor) -> int:
+    return zlib.crc32(x.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def _watched(seen: "Observation") -> Iterator[tuple[str, Tensor]]:
@@ -134,7 +155,7 @@ def _watched(seen: "Observation") -> Iterator[tuple[str, Tensor]]:
         "result.losses": result.losses,
         "result.clients": kept,
         "test": () if seen.test is None else (seen.test.x, seen.test.y),
-        "setup.data": (seen.setup.data.x, seen.setup.data.y),
+        "setup.data": (seen.setup.data.x, seen.setup.data.y, seen.setup.data.parts),
     }
     for path, x in tree.leaves(places):
         if isinstance(x, Tensor):  # and not something that is read when it is needed

@@ -17,6 +17,7 @@ from gcfed.cli.demo import demo
 from gcfed.cli.exits import INTERRUPTED, INVALID
 from gcfed.cli.help import SectionedCommand, SectionedGroup
 from gcfed.cli.inspect import inspect
+from gcfed.cli.interrupts import ending_imports
 from gcfed.cli.list import list_
 from gcfed.cli.privacy import privacy
 from gcfed.cli.report import report
@@ -66,7 +67,8 @@ def main() -> None:
     """Run a command; what is wrong with the input is one message and exit code 2."""
     console.show_warnings()
     try:
-        sys.exit(app(prog_name="gcfed", standalone_mode=False))
+        with ending_imports():
+            sys.exit(app(prog_name="gcfed", standalone_mode=False))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(INVALID)

@@ -7,7 +7,7 @@ import typer
 
 from gcfed.cli import console
 from gcfed.cli.completion import names_of
-from gcfed.cli.options import DataDir, Plugins, setting_option
+from gcfed.cli.options import DataDir, Plugins, changes_given, setting_option
 from gcfed.config.plugins import load_plugin
 from gcfed.errors import InputError, made
 
@@ -57,19 +57,14 @@ def check(
         gcfed check 'my.py:MyAlgorithm(mu=0.1)' --set momentum=0
         gcfed check 'fedlc + gcfed' --model mlp --dataset synthetic
     """
-    from gcfed.config.settings import assignment
     from gcfed.config.small_problem import small_problem
     from gcfed.core.chain import acting_at
     from gcfed.testing import laws
 
     tried = _algorithm(algorithm)
-    named = {
-        "model": model,
-        "dataset": dataset,
-        "data_dir": None if not data_dir else str(data_dir),
-    }
-    values = {key: value for key, value in named.items() if value is not None}
-    values |= dict(map(assignment, set_ or []))
+    folder = None if data_dir is None else str(data_dir)
+    options = {"model": model, "dataset": dataset, "data_dir": folder}
+    values = changes_given(options, set_ or [])
     broken = laws.check(tried, small_problem(values, laws.problem()) if values else None)
     for sentence in broken:
         console.tell(f"- {sentence}")

@@ -113,6 +113,7 @@ def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
     An option that is None was not given.
     """
     from gcfed.config.settings import assignment
+    from gcfed.data import PARTITIONS
 
     given = {key: value for key, value in options.items() if value is not None}
     assigned = dict(map(assignment, assignments))
@@ -122,7 +123,13 @@ def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
             raise InputError(
                 f"{option} and --set {key}={assigned[key]} contradict each other: leave one out"
             )
-    return {**assigned, **given}
+    changes = {**assigned, **given}
+    if changes.keys() >= {"alpha", "partition"}:
+        alpha, partition = changes["alpha"], str(changes["partition"])
+        if PARTITIONS.parse(partition).keywords.get("alpha", alpha) != alpha:
+            both = f"alpha={alpha} and partition={partition}"
+            raise InputError(f"{both} contradict each other: leave one out")
+    return changes
 
 
 def trained_together(paths: Iterable[Path]) -> list[list["Run"]]:

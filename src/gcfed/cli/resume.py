@@ -35,10 +35,10 @@ def resume(
         gcfed resume runs/gcfed-* runs/fedavg-*
     """
     from gcfed.cli import training
-    from gcfed.runs.resume import mend_summary
+    from gcfed.runs.resume import mend_summaries
 
     for path in paths:
-        mend_summary(path)
+        mend_summaries(path)
     done: list[list[Run]] = []
     for runs in trained_together(paths):
         done.append(training.resume(runs, rounds, quiet=as_json))

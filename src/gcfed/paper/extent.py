@@ -54,7 +54,8 @@ class Extent:
     @property
     def distinct(self) -> list[PaperCell]:
         """The cells; of those that a reduced scale makes equal, the first."""
-        found = {json.dumps(self._settings(cell)): cell for cell in reversed(self.cells)}
+        written = (json.dumps(self._settings(cell), default=str) for cell in reversed(self.cells))
+        found = dict(zip(written, reversed(self.cells), strict=True))
         return [cell for cell in self.cells if cell in found.values()]
 
     def said(self, cell: PaperCell) -> dict[str, Any]:
@@ -140,6 +141,7 @@ def extent(
     if not wanted.parts:
         held = "; ".join(f"{cell.name}: {', '.join(cell.methods)}" for cell in wanted.cells)
         raise InputError(f"no cell that was asked for has {', '.join(wanted.methods)}: {held}")
+    wanted.grid()  # a setting that is wrong is refused, whatever becomes of the cells
     return wanted
 
 

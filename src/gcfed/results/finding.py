@@ -40,7 +40,7 @@ def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
         below.clear()  # what is in a run is its own, and may be many files
         reason = f"it holds no {missing[0]}" if missing else ""
         if missing == [directory.SUMMARY]:
-            reason += f"; gcfed resume {quoted(path)} makes it again"
+            reason += _way_out(Run(path))
         if not missing and path != Path(folder):
             reason = damage(Run(path))
         if reason:
@@ -48,6 +48,13 @@ def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
         else:
             runs.append(Run(path))
     return runs, damaged
+
+
+def _way_out(run: Run) -> str:
+    """What to do about a run whose summary is lost."""
+    if not (run.path / directory.PROVENANCE).is_file():
+        return f" and no {directory.PROVENANCE}; {run.remedy}"
+    return f"; gcfed resume {quoted(run.path)} makes it again"
 
 
 def damage(run: Run) -> str:

@@ -14,7 +14,8 @@ from gcfed.files import write_json, write_text
 from gcfed.lock import locked
 from gcfed.processes import threads
 from gcfed.results import directory
-from gcfed.results.run import Run, check_path, open_run
+from gcfed.results.finding import sort_runs
+from gcfed.results.run import Run, open_run
 from gcfed.results.seal import with_seal
 from gcfed.runs.journal import DamagedError
 from gcfed.runs.provenance import environment
@@ -30,7 +31,7 @@ def resume(
     It ends with the bits it would have ended with, and so do the runs that it is trained together
     with, which go on with it.
     """
-    mend_summary(path)
+    mend_summaries(path)
     runs = open_run(path).together()
     resume_together(runs, rounds, observe)
     return open_run(path).summary
@@ -61,10 +62,15 @@ def resume_together(
         train([writers[i] for i in live], renumbered(observe, dict(enumerate(live))))
 
 
-def mend_summary(path: str | Path) -> None:
+def mend_summaries(path: str | Path) -> None:
+    """`mend_summary` of the run in a folder, or of all runs below it."""
+    _, unreadable = sort_runs(path)
+    for where in dict.fromkeys([Path(path), *unreadable]):
+        mend_summary(Run(where))
+
+
+def mend_summary(run: Run) -> None:
     """Take a run whose summary is lost or damaged, as a full disk leaves it, for one killed."""
-    check_path(path)
-    run = Run(Path(path))
     if not all((run.path / name).is_file() for name in (directory.CONFIG, directory.PROVENANCE)):
         return  # nobody could go on with it
     summary = run.path / directory.SUMMARY
@@ -72,7 +78,7 @@ def mend_summary(path: str | Path) -> None:
         if summary.exists() and run.summary:
             return
     damage = "damaged" if summary.exists() else "missing"
-    warnings.warn(f"{summary} is {damage}: the last checkpoint makes it again", stacklevel=2)
+    warnings.warn(f"{summary} is {damage}: the last checkpoint makes it again", stacklevel=3)
     write_json(summary, directory.RUNNING)
 
 

@@ -1,7 +1,7 @@
 """The run store: a folder of run directories, each found by what its numbers depend on."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gcfed.config.build import Experiment
@@ -14,7 +14,7 @@ from gcfed.results import directory
 from gcfed.results.directory import STORE as STORE
 from gcfed.results.finding import find_runs
 from gcfed.results.run import Run, open_run
-from gcfed.runs.resume import is_done, resume_together
+from gcfed.runs.resume import is_done, mend_summary, resume_together
 from gcfed.runs.trackers import require
 from gcfed.runs.train import Observer, begin, build_together, renumbered, writing
 
@@ -66,6 +66,9 @@ class RunStore:
     ) -> bool:
         """Go on with the runs that are there; False if one of them was stopped on the way."""
         for config, sha256 in zip(configs, hashes, strict=True):
+            for path in self._folders(sha256, config.seed):
+                if (path / directory.ROUNDS).is_file():  # it has begun
+                    mend_summary(Run(path))
             run = self.find_sha256(sha256, config.seed)
             if run is None or is_done(run, config.rounds) or _has_more(run, config.rounds):
                 continue
@@ -114,12 +117,17 @@ class RunStore:
 
         Its folder is named by the hash; those of old runs are named by another, so they are read.
         """
-        alike = self.folder.glob(f"*-seed-{seed}-*")
-        end = sha256[:LENGTH]
-        for path in sorted(alike, key=lambda path: (not path.name.endswith(end), path.name)):
-            if self._sha256(path) == sha256 and (path / directory.SUMMARY).is_file():
+        for path in self._folders(sha256, seed):
+            if (path / directory.SUMMARY).is_file():
                 return open_run(path)
         return None
+
+    def _folders(self, sha256: str, seed: int) -> Iterator[Path]:
+        """The folders of runs of this seed whose identity has this hash."""
+        alike, end = self.folder.glob(f"*-seed-{seed}-*"), sha256[:LENGTH]
+        for path in sorted(alike, key=lambda path: (not path.name.endswith(end), path.name)):
+            if self._sha256(path) == sha256:
+                yield path
 
     def _find_all(self, configs: Sequence[Config], hashes: Sequence[str]) -> list[Run | None]:
         return [self.find_sha256(h, c.seed) for c, h in zip(configs, hashes, strict=True)]

@@ -112,6 +112,8 @@ class Child:
 
     def live(self) -> None:
         signal.signal(signal.SIGINT, self._interrupted)
+        if hasattr(signal, "pthread_sigmask"):  # what came since it began was the parent's
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         warnings.showwarning = self._warn  # type: ignore[assignment]
         warnings.filterwarnings("ignore", "stopping after this round")  # the parent says it
         threading.Thread(target=self._listen, daemon=True).start()

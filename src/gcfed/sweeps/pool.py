@@ -3,9 +3,10 @@
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 
 from gcfed.errors import InputError
@@ -61,6 +62,20 @@ def run_jobs(
                 slot.end()
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Inside, Ctrl-C waits, and a process that begins is not reached by it until it says so."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    ensure_running()  # where it starts its process it lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _next(waiting: list[CellJob], device: str, began_on: Mapping[int, str]) -> CellJob:
     fitting = (job for job in waiting if began_on.get(job.number, device) == device)
     job = next(fitting, waiting[0])
@@ -97,7 +112,8 @@ class Slot:
         self.pipe, theirs = self._spawn.Pipe()
         place = (self.device, self._cores, self._threads, self._sharing, Path.cwd())
         self._process = self._spawn.Process(target=serve, args=(theirs, *place))
-        self._process.start()
+        with _interrupts_held():
+            self._process.start()
         theirs.close()
         self._is_ready = False
 
