@@ -14,7 +14,8 @@ from gcfed import Algorithm, InputError, run_round, simulate, start
 from gcfed.algorithms import FedProx, FedSAM, GCFed, Scaffold
 from gcfed.config.build import Given, build
 from gcfed.core import tree
-from gcfed.core.hook_checks import BELONGS, with_checked_hooks
+from gcfed.core.hook_checks import with_checked_hooks
+from gcfed.core.hook_returns import BELONGS
 from gcfed.core.seeding import drawn_since, states
 from gcfed.core.types import Upload
 from gcfed.engines.workers import Workers
@@ -282,6 +283,20 @@ def test_a_penalty_without_a_gradient_is_named(make_setup, engine, code):
 
 def test_a_penalty_may_be_a_constant(make_setup):
     next(simulate(make_setup(made(penalty=lambda self, *arguments: 0.5))))
+
+
+def new_weights(self, delta, ctx):
+    return tree.add(ctx.params, delta), ctx.state
+
+
+def near_the_weights(self, delta, ctx):
+    return tree.map(lambda w, d: w - w.sign() * 0.1 * (1 + d.abs()), ctx.params, delta), ctx.state
+
+
+def test_an_update_is_a_step_and_not_the_new_weights(make_setup):
+    said = refusal(make_setup, made(update=new_weights))
+    assert in_sentence(f"^update of Mine {HERE} returns new weights, .* leave out ctx.params", said)
+    next(simulate(make_setup(made(update=near_the_weights))))
 
 
 def test_what_a_context_has_is_said(make_setup):
