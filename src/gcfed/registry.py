@@ -69,8 +69,17 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
-            raise unknown(self.kind, name, self._entries)
+            raise self._unknown(name)
         return self._entries[name]
+
+    def _unknown(self, name: str) -> InputError:
+        error = unknown(self.kind, name, self._entries)
+        if self.base and any(each.__name__.lower() == name.lower() for each in _below(self.base)):
+            return InputError(
+                f"{error}. The class of this name is not registered: write @register({name!r}) "
+                "above it"
+            )
+        return error
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
@@ -167,7 +176,8 @@ class Registry(Generic[T]):
         for keyword in keywords:
             key = str(keyword.arg)
             if key not in known:
-                raise unknown(f"hyper-parameter of {name}", key, known)
+                error = unknown(f"hyper-parameter of {name}", key, known)
+                raise InputError(f"{error}. {UNTYPED}") if _is_untyped(entry, key) else error
             if key in values:
                 raise InputError(f"{name}({key}=...) is given twice")
             values[key] = _value(f"{name}({key}=...)", keyword.value, known[key][0])
@@ -180,6 +190,25 @@ class Registry(Generic[T]):
                 f"{self.kind} {name} needs a value for {', '.join(missing)}: {name}({written})"
             )
         return partial(entry, **values)
+
+
+UNTYPED = (
+    "This one has no type, or its class is no dataclass: write @dataclass(frozen=True) above the "
+    "class, and a type as in mu: float = 0.1"
+)
+
+
+def _is_untyped(entry: Any, key: str) -> bool:
+    """Whether a class has a value of this name, though it is none of its hyper-parameters."""
+    own = vars(entry).get(key) if isinstance(entry, type) else None
+    return isinstance(own, bool | int | float | str | tuple)
+
+
+def _below(kind: type[Any]) -> Iterator[type[Any]]:
+    """The classes that derive from one."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def hyper_parameters(entry: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
