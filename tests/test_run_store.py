@@ -404,7 +404,10 @@ def test_without_out_runs_go_to_the_store(gcfed, tmp_path):
     assert again.out == first.out
     assert "round 1 of" not in again.err
     assert f"found: {path.relative_to(tmp_path)}" in again.err
-    assert "found" not in first.err
+    assert "found" not in first.err and "trained with" not in again.err
+    other = gcfed("run", *flags(rounds=2, engine="vectorized"))
+    kept = load_run(path).config.engine
+    assert kept != "vectorized" and f"(trained with engine={kept})" in other.err
     assert "went on after 2 rounds: " in gcfed("run", *flags(rounds=3)).err
     more = gcfed("run", *flags(rounds=3), "--json")
     assert json.loads(more.out)["rounds"] == len(lines(path)) == 3

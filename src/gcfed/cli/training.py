@@ -61,9 +61,17 @@ def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False
         if run.path in before and not quiet:
             went_on = f"went on after {first[i]} rounds" if i in first else "found"
             more = "" if run.rounds is None else f" (it has more than {run.rounds} rounds)"
-            console.say(f"{went_on}: {run.path}{more}")
+            console.say(f"{went_on}: {run.path}{more}{_otherwise(configs[i], run)}")
     _say_what_probes_took(runs[0], quiet)
     return runs
+
+
+def _otherwise(config: Config, run: Run) -> str:
+    """How a run was trained that was asked for in another way, which makes it no other run."""
+    asked = {key: getattr(config, key) for key in ("engine", "precision")}
+    was = {key: getattr(run.config, key) for key, value in asked.items() if value != "auto"}
+    differing = [f"{key}={value}" for key, value in was.items() if value != asked[key]]
+    return f" (trained with {', '.join(differing)})" if differing else ""
 
 
 def resume(runs: Sequence[Run], rounds: int | None, quiet: bool = False) -> list[Run]:
