@@ -93,6 +93,7 @@ BAD = [
     ("seeds = []\n", "seeds is a list of numbers"),
     ("seeds = [1, 1]\n", "seeds has the value 1 twice"),
     ("seeds = [-1]\n", "seed should be greater than or equal to 0"),
+    ("seed = [0, 1]\n", "seed is one number; several are seeds = [0, 1]"),
     ("seed = 1\nseeds = [0]\n", "give seed or seeds, not both"),
     ("[grid]\nlr = [0.1, -1.0]\n", "cell 2 (lr=-1.0): lr should be greater than 0"),
     ("[grid]\nlr = [0.1, 'x']\n", "cell 2 (lr=x): lr should be a valid number"),

@@ -138,7 +138,10 @@ def _shared(
 
 def _seeds(values: Mapping[str, Any], where: str) -> list[Any]:
     if "seeds" not in values:
-        return [values.get("seed", 0)]
+        seed = values.get("seed", 0)
+        if isinstance(seed, list | tuple):
+            raise InputError(f"{where}: seed is one number; several are seeds = {list(seed)}")
+        return [seed]
     if "seed" in values:
         raise InputError(f"{where}: give seed or seeds, not both")
     seeds = values["seeds"]
