@@ -586,6 +586,39 @@ def test_check_on_a_model_and_settings_of_ones_own(gcfed, tmp_path):
     assert both in wrong(gcfed(*words, "--set", "model=cnn"))
 
 
+@pytest.mark.parametrize(
+    ("layer", "forward", "why"),
+    [
+        (
+            "nn.BatchNorm1d(9)",
+            "self.last(self.own(x.flatten(1)))",
+            "cannot train own (BatchNorm1d)",
+        ),
+        (
+            "nn.Identity()",
+            "self.last(x.flatten(1)) * float(self.last.bias[0] < 9)",
+            "out of tensors",
+        ),
+    ],
+)
+def test_check_on_a_model_that_one_engine_cannot_train(gcfed, tmp_path, layer, forward, why):
+    """That is not laid to the algorithm."""
+    (tmp_path / "model.py").write_text(
+        "from gcfed import MODELS\n"
+        "from torch import nn\n"
+        "@MODELS.register('own')\n"
+        "class Own(nn.Module):\n"
+        "    'One of my own.'\n"
+        "    def __init__(self, shape, num_classes):\n"
+        "        super().__init__()\n"
+        f"        self.own, self.last = {layer}, nn.Linear(9, num_classes)\n"
+        f"    def forward(self, x): return {forward}\n"
+    )
+    said = wrong(gcfed("check", "fedprox", "--plugin", "model.py", "--model", "own"))
+    assert "the laws compare the engines sequential and vectorized, so take another model" in said
+    assert why in said
+
+
 def test_messages_may_hold_brackets(gcfed):
     """What rich would take for markup is printed as it is."""
     assert "[bold]" in wrong(gcfed("run", "--algorithm", "[bold]x"))

@@ -290,6 +290,8 @@ def test_a_baseline_of_a_plugin_that_is_not_loaded(two):
             compare(two, baseline=text)
     make_runs(two / "d", [0.5], algorithm="gkd(gamma=2.0, last=3) + gcfed")
     assert compare(two, baseline="gkd(gamma=2) + gcfed").results[0].difference is not None
+    with pytest.raises(InputError, match=r"unknown baseline: 'gcfed"):
+        compare(two, baseline="+".join(["gcfed"] * 1500))
     with pytest.raises(InputError, match=r"unknown baseline: 'gkd . gcfed'"):
         compare(two, baseline="gkd + gcfed")
 

@@ -149,6 +149,11 @@ def test_verify_on_the_command_line(gcfed, tmp_path):
     wrong = gcfed("verify", "runs/d", "none")
     assert wrong.out == ""
     assert wrong.code == 2
+    (tmp_path / "runs" / "sweeps" / "grid").mkdir(parents=True)
+    (tmp_path / "runs" / "sweeps" / "grid" / "sweep.json").touch()
+    for command in ("verify", "resume", "compare", "show"):
+        wrong = gcfed(command, "runs/sweeps")
+        assert "it holds the records of sweeps, whose runs lie beside it, in runs\n" in wrong.err
     wrong = gcfed("verify", "none")
     assert wrong.code == 2
     assert "none is neither a run nor a folder of runs" in wrong.err

@@ -129,14 +129,14 @@ def _numbers(named: str, found: Any) -> dict[str, float]:
 
 def _state(seen: "Observation", closely: bool) -> dict[str, tuple[Tensor, int, int]]:
     """What a probe is shown, how often torch wrote into it, and, ``closely``, a hash of it."""
-    return {
-        path: (x, x._version, _hash(x) if closely and x.device.type == "cpu" else 0)
-        for path, x in _watched(seen)
-    }
+    return {path: (x, x._version, _hash(x) if closely else 0) for path, x in _watched(seen)}
 
 
 def _hash(x: Tensor) -> int:
-    return zlib.crc32(x.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    """A hash of what is in the host's memory; none of what would have to be copied for it."""
+    if x.device.type != "cpu" or not x.is_contiguous():
+        return 0
+    return zlib.crc32(x.detach().view(-1).view(torch.uint8).numpy().data)
 
 
 def _watched(seen: "Observation") -> Iterator[tuple[str, Tensor]]:

@@ -134,13 +134,13 @@ def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
 
 def trained_together(paths: Iterable[Path]) -> list[list["Run"]]:
     """The runs at some paths, each with those that are trained together with it, each set once."""
-    from gcfed.results.finding import find_runs
+    from gcfed.results.finding import find_runs, no_runs
 
     sets: dict[Path, list[Run]] = {}
     for path in paths:
         runs = find_runs(path)
         if not runs:
-            raise InputError(f"{path} is neither a run nor a folder of runs")
+            raise no_runs(path)
         for run in runs:
             together = run.together()
             sets.setdefault(together[0].path.resolve(), together)

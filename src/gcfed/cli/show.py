@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from gcfed.cli import console
 from gcfed.cli.options import Plugins, RunPath
-from gcfed.errors import InputError
 
 if TYPE_CHECKING:
     from gcfed.results.run import Run
@@ -24,13 +23,13 @@ def show(
 
 def _show(path: Path) -> None:
     """A run, or every run below a folder."""
-    from gcfed.results.finding import find_runs
+    from gcfed.results.finding import find_runs, no_runs
     from gcfed.results.listing import run_table
     from gcfed.results.seal import warn_of_changes
 
     runs = find_runs(path)
     if not runs:
-        raise InputError(f"{path} is neither a run nor a folder of runs")
+        raise no_runs(path)
     if runs[0].path == path:
         _show_run(runs[0])
         return

@@ -49,14 +49,14 @@ def verify(
 
 def _sorted(paths: Sequence[Path]) -> tuple[list["Run"], dict[Path, str]]:
     """The runs at some paths, each once, and why others cannot be read."""
-    from gcfed.results.finding import damage, sort_runs
+    from gcfed.results.finding import damage, no_runs, sort_runs
 
     runs: dict[Path, Run] = {}
     damaged: dict[Path, str] = {}
     for path in paths:
         here, others = sort_runs(path)
         if not here and not others:
-            raise InputError(f"{path} is neither a run nor a folder of runs")
+            raise no_runs(path)
         for run in here:
             if run.path == path and (reason := damage(run)):
                 damaged[path] = reason

@@ -37,7 +37,7 @@ def written(text: str) -> Written:
         summands = map(ast.unparse, _summands(expression(text, "algorithm")))
         shortened = (expression(short(each), "algorithm") for each in summands)
         return [_part(part) for each in shortened for part in _summands(each)]
-    except (InputError, ValueError, TypeError):
+    except (InputError, ValueError, TypeError, RecursionError):
         return []
 
 

@@ -50,6 +50,14 @@ def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
     return runs, damaged
 
 
+def no_runs(place: str | Path) -> InputError:
+    """That there is no run in a place, which may be what a shell made of ``runs/*``."""
+    said, path = f"{place} is neither a run nor a folder of runs", Path(place)
+    if any(path.glob("*/sweep.json")):
+        said += f": it holds the records of sweeps, whose runs lie beside it, in {path.parent}"
+    return InputError(said)
+
+
 def _way_out(run: Run) -> str:
     """What to do about a run whose summary is lost."""
     if not (run.path / directory.PROVENANCE).is_file():

@@ -10,7 +10,7 @@ from gcfed.config.identity import LAST_BITS, WAYS, shortened
 from gcfed.config.settings import Config
 from gcfed.errors import InputError
 from gcfed.results.captions import alpha_of, caption, short
-from gcfed.results.finding import find_runs
+from gcfed.results.finding import find_runs, no_runs
 from gcfed.results.run import Run
 from gcfed.results.seal import warn_of_changes
 
@@ -52,7 +52,7 @@ def collect(paths: Runs) -> list[Run]:
     for place in several:
         runs = [place] if isinstance(place, Run) else sorted(find_runs(place), key=_order)
         if not runs:
-            raise InputError(f"{place} is neither a run nor a folder of runs")
+            raise no_runs(str(place))
         for run in runs:
             found.setdefault(run.path.resolve(), run)
     if not found:

@@ -4,6 +4,7 @@
 """
 
 import copy
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -27,6 +28,7 @@ from gcfed.core.tree import State
 from gcfed.core.types import ServerContext
 from gcfed.data.federated import FederatedData
 from gcfed.data.partitions.partition import Partition
+from gcfed.errors import InputError
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import run_round
@@ -45,7 +47,7 @@ def check(algorithm: Algorithm, on: Setup | None = None) -> list[str]:
 
     They are tried on `problem`, or ``on`` another one that is made of it, with a model or an
     optimizer of its own.  A hook that is wrong, so that no law can be tried, is an `InputError`
-    that names it.
+    that names it; so is a model that not both engines can train which the laws compare.
     """
     if on is not None:
         token = _problem.set(on)
@@ -55,7 +57,7 @@ def check(algorithm: Algorithm, on: Setup | None = None) -> list[str]:
             _problem.reset(token)
     setup = _setup(algorithm)
     for engine in ("sequential", "vectorized"):
-        rehearse(replace(setup, engine=engine), start(setup).server, 0)
+        _rehearse(setup, engine)
     broken: list[str] = []
     for law in LAWS:
         try:
@@ -65,6 +67,21 @@ def check(algorithm: Algorithm, on: Setup | None = None) -> list[str]:
         except Exception as error:
             broken.append(f"{law.__name__} cannot be tried: {type(error).__name__}: {error}")
     return broken
+
+
+def _rehearse(setup: Setup, engine: str) -> None:
+    compared = "the laws compare the engines sequential and vectorized, so take another model"
+    try:
+        able = replace(setup, engine=engine)
+    except InputError as error:
+        raise InputError(f"{compared}: {error}") from None
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        able = rehearse(able, start(setup).server, 0)
+    if able.engine != engine:
+        raise InputError(f"{compared}: {warned[0].message}")
+    for each in warned:
+        warnings.warn(each.message, stacklevel=3)
 
 
 def engines_agree(algorithm: Algorithm) -> None:
