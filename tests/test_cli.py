@@ -375,6 +375,7 @@ def test_ctrl_c_while_torch_imports_numpy(tmp_path):
     """Torch would drop the interrupt: it imports numpy from C++."""
     code = (
         "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also in the background
         "class Interrupting:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'numpy.lib':\n"
