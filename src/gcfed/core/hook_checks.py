@@ -37,8 +37,8 @@ NOT_THE_HOOKS = (InputError, DivergedError, torch.OutOfMemoryError, DEVICE_ERROR
 def with_checked_hooks(algorithm: Algorithm) -> Algorithm:
     """The same algorithm, which raises an `InputError` when one of its hooks is wrong.
 
-    A hook is wrong if it raises, if it returns what does not belong, or if it draws from torch's
-    global generator.  ``check`` does nothing, since it has been called before.
+    A hook is wrong if it raises, if it returns what does not belong or was not meant, or if it
+    draws from torch's global generator.  ``check`` does nothing, since it has been called before.
     """
     if isinstance(algorithm, Chain):
         return Chain(tuple(with_checked_hooks(part) for part in algorithm.links))
@@ -89,7 +89,7 @@ def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
 
 
 def _slip(part: Algorithm, name: str, returned: Any, *arguments: Any) -> str | None:
-    """What is of the right kind, and yet not what the hook is asked for; None if nothing is."""
+    """A common mistake in what a hook returns, though its form is right; None if there is none."""
     if name == "penalty" and _lost_its_gradient(part, returned, *arguments):
         return (
             "a number that changes with the weights and has no gradient, so it changes nothing: "

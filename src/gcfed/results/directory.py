@@ -27,6 +27,7 @@ ROUNDS, TIMINGS, WEIGHTS = "rounds.jsonl", "timings.jsonl", "model.safetensors"
 PROBES = "probes.jsonl"
 LEFT_OUT = "left_out.jsonl"
 CHECKPOINTS = "checkpoints"
+SWEEP = "sweep.json"
 DEPLOYED = "deployed"
 """In the provenance of a run that was deployed: the name by which nodes know it."""
 

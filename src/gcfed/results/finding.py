@@ -53,7 +53,7 @@ def sort_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
 def no_runs(place: str | Path) -> InputError:
     """That there is no run in a place, which may be what a shell made of ``runs/*``."""
     said, path = f"{place} is neither a run nor a folder of runs", Path(place)
-    if any(path.glob("*/sweep.json")):
+    if any(path.glob(f"*/{directory.SWEEP}")):
         said += f": it holds the records of sweeps, whose runs lie beside it, in {path.parent}"
     return InputError(said)
 

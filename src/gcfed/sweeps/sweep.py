@@ -10,6 +10,7 @@ from typing import Any
 from gcfed.display import html_table
 from gcfed.files import create_folder, write_json
 from gcfed.lock import locked
+from gcfed.results import directory
 from gcfed.results.comparison import Comparison, compare
 from gcfed.results.frame import frame
 from gcfed.results.run import Run, open_run
@@ -23,7 +24,7 @@ from gcfed.sweeps.ray_pool import ray_device, run_jobs_on_ray
 from gcfed.sweeps.state import CellState, found, moment
 from gcfed.sweeps.tuning import Selection, select
 
-SWEEPS, RECORD = "sweeps", "sweep.json"
+SWEEPS = "sweeps"
 
 BUSY = "wait until it ends, and the same command goes on, or take another --store"
 """What to do where another process is at the same sweep, be it at other methods of it."""
@@ -63,7 +64,7 @@ class Sweep:
             self.devices = [ray_device(devices, default, per_device)]
         self.plans: list[CellPlan] = plan(self.grid, self.store, self.devices[0], quiet=quiet)
         self.cells: list[CellState] = list(map(found, self.plans))
-        self.path = self.store.folder / SWEEPS / self.grid.name / RECORD
+        self.path = self.store.folder / SWEEPS / self.grid.name / directory.SWEEP
         self.allotment: Allotment = self._allotment()
         self.started: float | None = None
         self.finished: float | None = None

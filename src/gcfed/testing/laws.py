@@ -47,7 +47,7 @@ def check(algorithm: Algorithm, on: Setup | None = None) -> list[str]:
 
     They are tried on `problem`, or ``on`` another one that is made of it, with a model or an
     optimizer of its own.  A hook that is wrong, so that no law can be tried, is an `InputError`
-    that names it; so is a model that not both engines can train which the laws compare.
+    that names it; so is a model that one of the two engines compared cannot train.
     """
     if on is not None:
         token = _problem.set(on)
