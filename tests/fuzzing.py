@@ -30,7 +30,8 @@ from gcfed.algorithms import spec
 from gcfed.analysis import PROBES
 from gcfed.config.build import build
 from gcfed.config.materials import make_module
-from gcfed.config.settings import assignment, make, override, read
+from gcfed.config.settings import make, override
+from gcfed.config.toml import assignment, read
 from gcfed.data import DATASETS, Pool, dataset_from
 from gcfed.data.partitions.ways import divide
 from gcfed.errors import DivergedError

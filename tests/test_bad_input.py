@@ -17,7 +17,8 @@ from gcfed import InputError, fit, load_run
 from gcfed.capacity import check_fits, memory
 from gcfed.config.build import build
 from gcfed.config.plugins import load_plugin
-from gcfed.config.settings import Config, read
+from gcfed.config.settings import Config
+from gcfed.config.toml import read
 from gcfed.data.datasets.user import MOST_CLASSES, dataset_from
 from gcfed.data.downloads.catalog import PUBLICATIONS
 from gcfed.data.downloads.fetch import ensure

@@ -9,7 +9,8 @@ import torch
 from running import TINY, tiny
 
 from gcfed import SGD, AdamW, Config, InputError
-from gcfed.config.settings import assignment, describe, make, override, read
+from gcfed.config.settings import describe, make, override
+from gcfed.config.toml import assignment, read
 
 
 def test_the_resolved_file_reads_back_as_the_same_config(tmp_path):

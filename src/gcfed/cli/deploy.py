@@ -56,7 +56,8 @@ def init(
 
         gcfed deploy init hospitals --set algorithm='fedlc + gcfed' --set clients=6
     """
-    from gcfed.config.settings import assignment, make, override, read
+    from gcfed.config.settings import make, override
+    from gcfed.config.toml import assignment, read
     from gcfed.deploy.shares import check_deployable
     from gcfed.deploy.starter import SETTINGS, write_app
 

@@ -112,7 +112,7 @@ def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
 
     An option that is None was not given.
     """
-    from gcfed.config.settings import assignment
+    from gcfed.config.toml import assignment
     from gcfed.data import PARTITIONS
 
     given = {key: value for key, value in options.items() if value is not None}

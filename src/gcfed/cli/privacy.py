@@ -43,7 +43,8 @@ def privacy(
         gcfed privacy --algorithm 'gcfed + clip_update(norm=1) + noise(multiplier=2)' --clients 1000
     """
     from gcfed.algorithms.spec import parse
-    from gcfed.config.settings import make, override, read
+    from gcfed.config.settings import make, override
+    from gcfed.config.toml import read
     from gcfed.results.privacy import mechanism_of
 
     if delta is not None and not 0 < delta < 1:

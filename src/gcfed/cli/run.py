@@ -124,7 +124,8 @@ def _settings(
     config: Path | None, flags: Mapping[str, Any], assignments: list[str], plugins: list[Path]
 ) -> dict[str, Any]:
     """The settings of a file, changed by flags and assignments."""
-    from gcfed.config.settings import add_plugins, make, override, read
+    from gcfed.config.settings import add_plugins, make, override
+    from gcfed.config.toml import read
 
     given = {} if config is None else read(config)
     if config and (isinstance(given.get("grid"), dict) or isinstance(given.get("tune"), dict)):

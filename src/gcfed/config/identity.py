@@ -10,7 +10,7 @@ from typing import Any
 from gcfed.algorithms import ALGORITHMS, spec
 from gcfed.algorithms.centralized import AbstractGC
 from gcfed.algorithms.corrected import Scaffold
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.settings import Config
 from gcfed.core.chain import parts
 from gcfed.core.losses import LOSSES

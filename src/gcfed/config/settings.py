@@ -1,8 +1,6 @@
 """Everything a run needs, as a flat table of keys: a TOML file, flags, keyword arguments."""
 
-import json
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from gcfed.config.toml import toml_value
 from gcfed.core.batches import Fill
 from gcfed.core.optimizer import SGD, AdamW, Optimizer
 from gcfed.core.schedule import LrSchedule, OnNonfinite, Schedule, Weighting
@@ -189,33 +188,6 @@ def make(values: Mapping[str, Any], where: str = "config") -> Config:
         raise InputError("\n".join(f"{where}: {line}" for line in lines)) from None
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The values of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no config file {path}") from None
-    except RecursionError:
-        raise InputError(
-            f"{path} is not a TOML file of settings: it is nested too deeply"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """``key=value``, the value as TOML has it, or else as a string."""
-    key, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not key:
-        raise InputError(f"--set takes key=value; not {text!r}")
-    try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
-        return key, value
-
-
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """``values`` with ``changes``, and without what these leave no place for."""
     displaced = {RIVALS[key] for key in changes if key in RIVALS}
@@ -294,9 +266,3 @@ def _explain(error: Any) -> str:
         case _:
             wanted = error["msg"].removeprefix("Input should be ")
             return f"{key} should be {wanted}; not {shown(error['input'])}"
-
-
-def toml_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,18 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcfed.config.label_checks import (
+    check_classes,
+    check_labels,
+    check_places,
+    warn_of_equal_labels,
+)
 from gcfed.config.side_effects import side_effects_refused
-from gcfed.core import keys, measures, tree
+from gcfed.core import keys, tree
 from gcfed.core.heads import trace_head
-from gcfed.core.ignored import IGNORED
 from gcfed.core.lazy import LazyInputs, loaded
 from gcfed.core.losses import (
     Loss,
-    bce,
     is_cross_entropy,
-    next_token,
     reads_probabilities,
-    token,
 )
 from gcfed.core.metrics import AnyMetric, Metric, PerExample
 from gcfed.core.mixing import note_mixing
@@ -62,8 +64,8 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
         elif lowest > 0 and highest - lowest < given:
             advice = f": labels count from 0, and these are from {lowest} to {highest}"
         raise InputError(f"the model gives {given} logits, and there are {needed} classes{advice}")
-    _check_labels(setup.loss, dataset)
-    _check_places(setup.loss, dataset, logits)
+    check_labels(setup.loss, dataset)
+    check_places(setup.loss, dataset, logits)
     _try_function("loss", setup.loss, logits, y)
     _try_training(setup, server, dataset.train)
     return logits
@@ -79,7 +81,7 @@ def try_metrics(
             _try_function(f"metric {name}", metric.of, *metric.pair(logits, y, setup.loss))
             if metric.classes:
                 one_each = logits.numel() == y.numel()
-                _check_classes(name, dataset, one_each=one_each)
+                check_classes(name, dataset, one_each=one_each)
                 if one_each and reads_probabilities(setup.loss):
                     raise InputError(
                         f"metric {name} reads logits, and the loss reads probabilities: leave the "
@@ -90,60 +92,7 @@ def try_metrics(
         except Exception as error:
             said = f"metric {name} cannot judge outputs of shape {list(logits.shape[1:])}"
             raise InputError(f"{said}: {_first_line(error)}") from error
-    _warn_of_equal_labels(metrics, dataset.test.y)
-
-
-def _warn_of_equal_labels(metrics: Mapping[str, AnyMetric], y: Tensor) -> None:
-    """Warn that R2 has no value, where labels have no variance that could be explained."""
-    judged = any(isinstance(m, Metric) and m.final is measures.r2 for m in metrics.values())
-    if judged and (y == y[:1]).reshape(len(y), -1).all(0).any():
-        warnings.warn(
-            "the test labels of an output are all the same, so that R2 has no value: judge by loss "
-            "or mae, or give other test examples",
-            stacklevel=4,
-        )
-
-
-def _check_labels(loss: Loss, dataset: Dataset) -> None:
-    """Refuse labels that binary cross-entropy does not know, which it takes without a word."""
-    if getattr(loss, "func", loss) is not bce:
-        return
-    for y in _counted_labels(dataset):
-        if len(y) and not 0 <= y.min() <= y.max() <= 1:
-            found = f"{y.min().item():g} to {y.max().item():g}"
-            raise InputError(f"the loss bce reads labels from 0 to 1, and these are from {found}")
-
-
-def _check_places(loss: Loss, dataset: Dataset, logits: Tensor) -> None:
-    """Refuse classes at places of a text that have no logit."""
-    if loss not in (token, next_token) or logits.ndim != 3:
-        return
-    num_logits = logits.shape[2]
-    for y in _counted_labels(dataset):
-        wrong = y[(y < 0) | (y >= num_logits)]
-        if len(wrong):
-            raise InputError(
-                f"the model gives {num_logits} logits at each place, for labels from 0, and there "
-                f"is the label {wrong[0].item():g}: one that is not to count is {IGNORED}"
-            )
-
-
-def _check_classes(name: str, dataset: Dataset, *, one_each: bool) -> None:
-    """Refuse labels that are no classes; 0 and 1 are, where each label has one logit."""
-    for y in (labels.double() for labels in _counted_labels(dataset)):
-        wrong = y[(y != y.round()) | one_each & ((y < 0) | (y > 1))]
-        if len(wrong):
-            wanted = "labels that are 0 or 1" if one_each else "classes"
-            raise InputError(
-                f"metric {name} reads {wanted}, and there is the label {wrong[0].item():g}: name "
-                "other metrics, such as 'loss', or 'r2' and 'mae' for numbers"
-            )
-
-
-def _counted_labels(dataset: Dataset) -> list[Tensor]:
-    """The labels of train and of test examples, less those that are ignored."""
-    both = (dataset.train.y, dataset.test.y)
-    return [y if y.is_floating_point() else y[y != IGNORED] for y in both]
+    warn_of_equal_labels(metrics, dataset.test.y)
 
 
 def with_head_found(model: Model, dataset: Dataset) -> Model:

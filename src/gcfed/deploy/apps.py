@@ -12,7 +12,7 @@ from platformdirs import user_data_path
 from gcfed.errors import InputError
 
 if TYPE_CHECKING:
-    from gcfed.config.build import Experiment
+    from gcfed.config.experiment import Experiment
     from gcfed.config.settings import Config
     from gcfed.deploy.node import Node
     from gcfed.deploy.nodes import Nodes

@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.identity import identity
 from gcfed.deploy.nodes import Nodes
 from gcfed.deploy.serving import RoundTerms, Serving

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.settings import toml_value
+from gcfed.config.toml import toml_value
 from gcfed.cpu import available_cores
 from gcfed.errors import InputError
 from gcfed.files import create_folder, write_text

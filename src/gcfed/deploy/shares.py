@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gcfed.config.build import Experiment, Given, build
+from gcfed.config.build import Given, build
+from gcfed.config.experiment import Experiment
 from gcfed.config.materials import divide_data, read_dataset
 from gcfed.config.plugins import load_plugins
 from gcfed.config.settings import Config

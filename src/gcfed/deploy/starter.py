@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.settings import read, toml_value
+from gcfed.config.toml import read, toml_value
 from gcfed.errors import InputError
 from gcfed.files import create_folder, refuse_existing, write_text
 

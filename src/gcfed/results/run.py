@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from gcfed.config.identity import normalised
-from gcfed.config.settings import Config, make, read
+from gcfed.config.settings import Config, make
+from gcfed.config.toml import read
 from gcfed.core.measures import likeliest
 from gcfed.core.metrics import Scale, named
 from gcfed.display import html_table

@@ -11,7 +11,7 @@ from typing import Any, Generic
 
 import torch
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.core import tree
 from gcfed.core.memory import Row, Trie, apart
 from gcfed.files import naming

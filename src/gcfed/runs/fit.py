@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gcfed.config.build import Experiment, Given, build
+from gcfed.config.build import Given, build
+from gcfed.config.experiment import Experiment
 from gcfed.config.settings import make
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.calling import names_taken, pad_token

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Sequence
 
-from gcfed.config.build import Experiment
 from gcfed.config.client_sizes import note_on_batches
+from gcfed.config.experiment import Experiment
 from gcfed.config.settings import Config
 from gcfed.config.targets import GIVEN
 from gcfed.config.trial import note_on_reading

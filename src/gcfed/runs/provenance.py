@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.identity import digest
 from gcfed.cpu import processor
 from gcfed.simulation.lines import weights_sha256

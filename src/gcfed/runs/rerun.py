@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.materials import load_weights
 from gcfed.core.server import Server
 from gcfed.errors import DivergedError, InputError

@@ -6,9 +6,10 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.identity import identity
-from gcfed.config.settings import Config, toml_value
+from gcfed.config.settings import Config
+from gcfed.config.toml import toml_value
 from gcfed.errors import InputError
 from gcfed.files import write_json, write_text
 from gcfed.lock import locked

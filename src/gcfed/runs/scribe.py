@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import torch
 
-from gcfed.config.build import begin_records
+from gcfed.config.experiment import begin_records
 from gcfed.errors import InputError
 from gcfed.runs.trackers import Observer
 from gcfed.runs.writer import Moment, RunWriter

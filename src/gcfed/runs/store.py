@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.identity import digest, identity, num_registered
 from gcfed.config.settings import Config
 from gcfed.errors import InputError

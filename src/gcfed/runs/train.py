@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from gcfed.config.build import Experiment, build
+from gcfed.config.build import build
+from gcfed.config.experiment import Experiment
 from gcfed.config.identity import identity
 from gcfed.config.settings import Config
 from gcfed.errors import DivergedError, InputError

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import nn
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.materials import keep_buffers, weights_dtype
 from gcfed.core import tree
 from gcfed.core.server import Server

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.core.server import Server
 from gcfed.errors import DivergedError, InputError
 from gcfed.files import append, write_atomically, write_json, write_text

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcfed.analysis.costs import traffic
-from gcfed.config.build import Experiment
+from gcfed.config.experiment import Experiment
 from gcfed.config.settings import Config
 from gcfed.core import tree
 from gcfed.core.hook_checks import naming_hooks

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcfed.config.settings import KEYS, Config, add_plugins, make, read, unknown_key
+from gcfed.config.settings import KEYS, Config, add_plugins, make, unknown_key
+from gcfed.config.toml import read
 from gcfed.errors import InputError
 
 TABLES = ("grid", "tune")

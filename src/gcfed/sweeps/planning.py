@@ -4,7 +4,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gcfed.config.build import TRIAL, Experiment, build
+from gcfed.config.build import TRIAL, build
+from gcfed.config.experiment import Experiment
 from gcfed.config.identity import digest, identity
 from gcfed.core.metrics import Scale
 from gcfed.engines import needs_cuda
