@@ -27,6 +27,7 @@ from gcfed.core.compiled_code import (
 from gcfed.core.torch_compiler import compiler_settings
 from gcfed.core.torch_internals import _grad
 from gcfed.engines import kept_steps
+from gcfed.engines.any_number import InParts
 from gcfed.engines.kept_steps import KeptStep, what_it_does
 from gcfed.engines.vectorized import Vectorized
 from gcfed.errors import reason
@@ -179,10 +180,10 @@ class TestThePlaceOfAStep:
     def find(self, arguments, number=2.0):
         return self.place(arguments, number).find([x.clone() for x in arguments])
 
-    def compiled(self, code=CODE):
+    def compiled(self, code=CODE, most=8):
         step = CompiledStep(lambda tensors: tensors[0].mul_(2))
         step.code = lambda: code
-        return step
+        return InParts(step, MAPPED, most)
 
     def keep(self, arguments, code=CODE):
         """A step that ran as often as it does before it is recorded."""
@@ -203,6 +204,11 @@ class TestThePlaceOfAStep:
         assert torch.equal(x, expected)
         step(ones.fill_(1.0), w)
         assert torch.equal(ones, torch.full((3, 4), 2.0))
+
+    def test_as_many_clients_at_a_time_as_were_compiled_for(self, arguments):
+        step = self.place(arguments).kept(self.compiled(most=2))
+        step(torch.ones(3, 4), arguments[1])  # in two parts: it runs twice
+        assert self.find(arguments).most == 2
 
     def test_another_step_has_another(self, arguments):
         self.keep(arguments)
@@ -241,9 +247,9 @@ class TestThePlaceOfAStep:
     @pytest.mark.parametrize("code", [None, CODE._replace(source="def call(args):\n    1 / 0")])
     def test_what_cannot_be_kept_runs_all_the_same(self, arguments, code):
         step, x = self.place(arguments).kept(self.compiled(code)), torch.ones(2)
-        step(x)
+        step(x, arguments[1])
         assert self.place(arguments).is_new
-        step(x)
+        step(x, arguments[1])
         assert x.tolist() == [4.0, 4.0]
         assert self.find(arguments) is None and not self.place(arguments).is_new
 
@@ -258,7 +264,7 @@ class TestThePlaceOfAStep:
         assert self.find(arguments) is None
 
     def test_what_torch_compiles_later_is_left_to_it(self, arguments):
-        step = abs
+        step = InParts(abs, MAPPED, 8)
         assert self.place(arguments).kept(step) is step and not self.place(arguments).is_new
 
     def test_kernels_take_no_crooked_tensors(self, arguments):

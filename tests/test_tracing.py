@@ -3,18 +3,21 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from test_recorded import on_cpu
 from torch import nn
 from torch.func import vmap
 from torch.nn import functional
 
-from gcfed import parse, start
+from gcfed import Vectorized, parse, simulate, start
 from gcfed.core import keys, tree
 from gcfed.core.precision import arithmetic, resolve
 from gcfed.core.torch_internals import make_fx
+from gcfed.engines import any_number
 from gcfed.engines.any_number import AnyNumber
 from gcfed.engines.lineup import Lineup, advance, copy, over_clients
 from gcfed.engines.tracing import Traced, inductor, keep_hashes
@@ -146,6 +149,60 @@ def test_one_compilation_serves_any_number_of_clients(step, at_once, monkeypatch
             step(*expected)
             assert all(map(torch.equal, found, expected))
     assert counters["inductor"]["fxgraph_cache_hit"] == 1
+
+
+class TestNumbersThatCodeCanCount:
+    """A step is compiled as for eight clients, and may then count in 32 bits."""
+
+    @pytest.fixture
+    def few(self, monkeypatch):
+        monkeypatch.setattr(any_number, "MOST_NUMBERS", 50)
+
+    @pytest.mark.usefixtures("few")
+    def test_more_clients_are_done_in_parts(self):
+        """The largest tensor has six numbers of a client; every fourth row begins at 16 bytes."""
+
+        def step(a, b):
+            seen.append(len(a))
+            a.copy_(torch.cat([a, b], 1)[:, 1:4])
+
+        seen = []
+        traced = AnyNumber(step, two_tensors(5), [True, True])
+        run = traced.compiled(None)
+        assert run.most == 8 and seen == [any_number.PRIME]
+        for n in (1, 8, 9, 40):
+            found, expected = two_tensors(n), two_tensors(n)
+            run(*found)
+            step(*expected)
+            assert all(map(torch.equal, found, expected))
+        lengths = []
+        replace(run, step=lambda a, b: lengths.append((len(a), len(b))))(*two_tensors(20))
+        assert lengths == [(8, 8), (8, 8), (4, 4)]
+
+    @pytest.mark.usefixtures("few")
+    def test_what_all_share_is_not_divided(self):
+        a, shared = two_tensors(9)
+        step = AnyNumber(lambda a, shared: a.add_(shared.sum()), (a, shared), [True, False])
+        expected = a + shared.sum()
+        step.compiled(None)(a, shared)
+        assert torch.equal(a, expected)
+
+    def test_a_client_too_large_to_be_one_of_any_number(self, monkeypatch):
+        monkeypatch.setattr(any_number, "MOST_NUMBERS", 11)
+        with pytest.raises(ValueError, match="too many numbers"):
+            AnyNumber(add, two_tensors(5), [True, True])
+
+    def test_a_round_in_parts_has_the_bits_of_one_at_once(self, make_setup, monkeypatch, close):
+        def last(most):
+            monkeypatch.setattr(any_number, "MOST_NUMBERS", most)
+            changes = {"engine": on_cpu(Vectorized), "cohort_size": 5, "batch_size": 8}
+            *_, result = simulate(make_setup(parse("gcfed"), **changes))
+            (program,) = changes["engine"].programs
+            return result.server, [step.most for step in program._steps.values()]
+
+        (whole, (at_once,)), (parts, (few,)) = last(2**31), last(4_000)
+        assert at_once > 5 and few == 2
+        close(parts, whole, tolerance=0)
 
 
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # of what torch imports

@@ -5,8 +5,10 @@ for it.  So a step is traced, on tensors without memory, for a number that occur
 large prime.  Every multiple of it in the trace is then a multiple of the number of clients.
 """
 
+import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +17,9 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from gcfed.core import tree
+from gcfed.core.compiled_code import ALIGNED
 from gcfed.core.torch_compiler import make_core_fx, unknown_number
-from gcfed.core.torch_internals import without_loops, without_memory
+from gcfed.core.torch_internals import tree_leaves, without_loops, without_memory
 from gcfed.engines.tracing import Compiler, keep_hashes
 from gcfed.kernels.simplifying import read_sources, skip_views
 
@@ -24,7 +27,26 @@ PRIME = 1_000_003
 USUAL = 8
 """Every step is compiled as if for this many clients, so that all cohorts share its bits."""
 
+MOST_NUMBERS = 2**31 // 16 * 15
+"""Of a tensor in a step.  Code that is compiled for the usual number of clients counts in 32 bits
+where these have fewer than 2^31.  A sixteenth is left for what a compiler adds to rows."""
+
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """A step for any number of clients, done for the ``most`` that it can count at a time."""
+
+    step: Callable[..., Any]
+    mapped: Sequence[bool]
+    most: int
+
+    def __call__(self, *tensors: Tensor) -> None:
+        for first in range(0, len(tensors[self.mapped.index(True)]), self.most):
+            part = slice(first, first + self.most)
+            flat = zip(tensors, self.mapped, strict=True)
+            self.step(*(x[part] if own else x for x, own in flat))
 
 
 class AnyNumber:
@@ -48,14 +70,30 @@ class AnyNumber:
 
         with without_memory(), without_loops():  # a loop would take a million turns
             self._trace = make_core_fx(on_leaves)(*self._examples(PRIME))
+        self._most = self._most_at_once()
         read_sources(self._trace.graph)
         skip_views(self._trace.graph)
         self._trace.graph.eliminate_dead_code()
         keep_hashes(self._trace.graph)
         _make_symbolic(self._trace, self._mapped.index(True))
 
-    def compiled(self, compiler: Compiler | None) -> Callable[..., Any]:
+    def compiled(self, compiler: Compiler | None) -> InParts:
         """What runs the step on the tensors inside its arguments, as many clients as come."""
+        return InParts(self._compiled(compiler), self._mapped, self._most)
+
+    def _most_at_once(self) -> int:
+        """For how many clients the largest tensor can be counted, and each part is aligned."""
+        values = tree_leaves([node.meta.get("val") for node in self._trace.graph.nodes])
+        largest = max(x.numel() // PRIME for x in values if isinstance(x, Tensor))
+        rows = [x[0] for x, own in zip(self._leaves, self._mapped, strict=True) if own]
+        sizes = [math.gcd(ALIGNED, x.numel() * x.element_size()) for x in rows]
+        step = max(ALIGNED // size for size in sizes)
+        most = MOST_NUMBERS // max(largest, 1) // step * step
+        if not most:
+            raise ValueError("a client has a tensor of too many numbers")
+        return most
+
+    def _compiled(self, compiler: Compiler | None) -> Callable[..., Any]:
         if compiler is None:
             return self._trace
         if any(map(_is_grouped, self._trace.graph.nodes)):

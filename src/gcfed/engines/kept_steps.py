@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from gcfed.core import tree
 from gcfed.core.compiled_code import CompiledStep, are_aligned, as_plain, from_plain, loaded
 from gcfed.core.torch_compiler import compiler_settings
 from gcfed.core.torch_internals import Listener, memory_of, tree_flatten, tree_leaves, tree_map_only
+from gcfed.engines.any_number import InParts
 from gcfed.kernels.launching import NAMESPACE
 
 ASKED = ("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_")
@@ -39,8 +41,8 @@ class KeptStep:
     first axis is the clients'.
     """
 
-    def __init__(self, note: CompiledNote, device: torch.device) -> None:
-        self._note, self._device = note, device
+    def __init__(self, note: CompiledNote, device: torch.device, mapped: Sequence[bool]) -> None:
+        self._note, self._device, self._mapped = note, device, mapped
 
     @classmethod
     def of(
@@ -54,7 +56,7 @@ class KeptStep:
             done, device = what_it_does(step, arguments, mapped), leaves[0].device
             kind = str(device), torch.cuda.get_device_name(device)
             known = done, kind, _settings(), torch.__version__, hash_of_package()
-            return cls(CompiledNote(repr(known)), device)
+            return cls(CompiledNote(repr(known)), device, mapped)
         return None
 
     @property
@@ -62,35 +64,39 @@ class KeptStep:
         """Whether no process has compiled the step; one that could not be kept is not new."""
         return not self._note.is_there()
 
-    def find(self, tensors: Sequence[Tensor]) -> Callable[..., Any] | None:
+    def find(self, tensors: Sequence[Tensor]) -> InParts | None:
         """The kept step, or None; it is run once as a trial, which writes into ``tensors``."""
         with suppress(Exception):  # then it is compiled, as if it had not been kept
-            step = loaded(from_plain(json.loads(self._note.read())), self._device.index)
+            plain = json.loads(self._note.read())
+            step = loaded(from_plain(plain), self._device.index)
+            found = InParts(step, self._mapped, plain["most"])
             with torch.no_grad():
-                step(*tensors)
-            return step
+                found(*tensors)
+            return found
         return None
 
-    def kept(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The compiled step, whose code is written to the disk when it runs for the second time.
+    def kept(self, step: InParts) -> InParts:
+        """A compiled step, whose code is written to the disk when it runs for the second time.
 
         In the first run the compiler chooses kernels; the second runs the code to be kept.  Both
         only prepare for a recording, so it does not matter what a failure leaves in the arguments.
         """
+        compiled = step.step
         if not isinstance(compiled, CompiledStep):
             self._note.write()
-            return compiled
-        runs: Iterator[Callable[..., Any]] = iter([compiled, partial(self._tried, compiled)])
-        return lambda *tensors: next(runs, compiled)(*tensors)
+            return step
+        tried = partial(self._tried, compiled, step.most)
+        runs: Iterator[Callable[..., Any]] = iter([compiled, tried])
+        return replace(step, step=lambda *tensors: next(runs, compiled)(*tensors))
 
-    def _tried(self, compiled: CompiledStep, *tensors: Tensor) -> Any:
+    def _tried(self, compiled: CompiledStep, most: int, *tensors: Tensor) -> Any:
         try:
             code = compiled.code()
             made = loaded(code, self._device.index)(*tensors)
         except Exception:  # what the compiler's parts do not give is not kept
             self._note.write()
             return compiled(*tensors)
-        self._note.write(json.dumps(as_plain(code)))
+        self._note.write(json.dumps({"most": most, **as_plain(code)}))
         return made
 
 
