@@ -1,10 +1,12 @@
 """Steps as traces: what is frozen, what is written, and that compilation takes place."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,8 @@ from gcfed.engines.lineup import Lineup, advance, copy, over_clients
 from gcfed.engines.tracing import Traced, inductor, keep_hashes
 from gcfed.kernels.inplace import IN_PLACE, reuse_memory
 from gcfed.simulation.round import prepare
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -191,6 +195,16 @@ class TestNumbersThatCodeCanCount:
         monkeypatch.setattr(any_number, "MOST_NUMBERS", 11)
         with pytest.raises(ValueError, match="too many numbers"):
             AnyNumber(add, two_tensors(5), [True, True])
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="it tells torch of another card")
+    def test_what_is_compiled_counts_as_far(self):
+        """Of the paper's CNN, whose largest tensor are the weights of its first linear layer."""
+        pytest.importorskip("triton")
+        command = [sys.executable, "-m", "benchmarks.absent_card"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        ours, theirs = map(int, re.findall(r"(?:ours|compiler's) (\d+)", done.stdout))
+        assert theirs == (2**31 - 1) // (4096 * 512) and theirs * 0.9 < ours <= theirs
 
     def test_a_round_in_parts_has_the_bits_of_one_at_once(self, make_setup, monkeypatch, close):
         def last(most):
