@@ -259,12 +259,74 @@ def test_a_step_may_take_more_than_a_closure():
 def test_of_tied_weights_the_first_module_says_what_they_are(order):
     words, head = nn.Embedding(5, 3), nn.Linear(3, 5)
     head.weight = words.weight
-    optimizer = optim.SGD(head.parameters(), lr=1.0)
-    centralize_gradients(optimizer, [words, head][order])
+    body = nn.Linear(2, 3)
+    optimizer = optim.SGD([*body.parameters(), *head.parameters()], lr=1.0)
+    centralize_gradients(optimizer, [words, body, head][order])
     head.weight.grad = torch.arange(15.0).reshape(5, 3).to(head.weight)
     optimizer.step()
     is_centred = head.weight.grad.mean(1).abs().max() < 1e-12
     assert is_centred == (order != slice(None))  # of an embedding nothing is
+
+
+def parametrized():
+    layer = nn.Linear(3, 2)
+    return nn.utils.parametrizations.weight_norm(layer)
+
+
+@pytest.mark.parametrize(
+    ("make", "kinds"),
+    [
+        (parametrized, "bias and other"),
+        (lambda: nn.LayerNorm(3), "norm"),
+        (lambda: nn.Embedding(3, 2), "embedding"),
+        (lambda: nn.Linear(1, 4), "bias and linear"),
+    ],
+)
+def test_a_hook_that_would_do_nothing_is_refused(make, kinds):
+    module = make()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(InputError, match=f"nothing to centralize: what is given is {kinds}, and n"):
+        centralize_gradients(optimizer, module)
+
+
+def test_parameters_alone_may_be_nothing_to_centralize():
+    layer = nn.Linear(3, 2)
+    optimizer = optim.SGD(layer.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="what is given is biases, and none of it the weight"):
+        centralize_gradients(optimizer, [layer.bias])
+    centralize_gradients(optimizer, [layer.bias], min_ndim=1)
+
+
+def test_a_weight_of_a_parametrization_is_centralized_if_its_module_says_so():
+    layer = parametrized()
+    layer.parameter_roles = {"parametrizations.weight.original1": "linear"}
+    optimizer = optim.SGD(layer.parameters(), lr=0.1)
+    centralize_gradients(optimizer, layer)
+    layer(torch.randn(5, 3)).square().sum().backward()
+    optimizer.step()
+    assert layer.parametrizations.weight.original1.grad.mean(1).abs().max() < 1e-12
+
+
+def test_a_layer_that_has_no_shape_yet_is_centralized_when_it_has():
+    layer = nn.LazyLinear(2)
+    optimizer = optim.SGD(layer.parameters(), lr=0.1)
+    centralize_gradients(optimizer, layer)
+    layer(torch.randn(5, 3)).square().sum().backward()
+    optimizer.step()
+    assert layer.weight.grad.mean(1).abs().max() < 1e-12
+
+
+def test_sparse_tensors_are_refused():
+    words = nn.Embedding(5, 3, sparse=True)
+    optimizer = optim.SGD(words.parameters(), lr=0.1)
+    centralize_gradients(optimizer)
+    words(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(
+        InputError, match=r"a gradient to centralize is sparse, .*: give .* the mod"
+    ):
+        optimizer.step()
+    with pytest.raises(InputError, match=r"w is a sparse tensor: .*\.to_dense"):
+        centralize_update({"w": torch.ones(2, 3).to_sparse()})
 
 
 def test_what_is_neither_a_module_nor_a_tensor_is_refused():
@@ -275,6 +337,8 @@ def test_what_is_neither_a_module_nor_a_tensor_is_refused():
             InputError, match=r"modules or parameters; not a (str|tuple): .* or their"
         ):
             centralize_gradients(optimizer, named)
+    with pytest.raises(InputError, match="what to centralize is a module or several; not a bool"):
+        centralize_gradients(optimizer, True)
     with pytest.raises(InputError, match=r"axis is one of output, .*; not 'row'"):
         centralize_gradients(optimizer, model, axis="row")
     with pytest.raises(InputError, match=r"tensors by name, and w is a ndarray: .*as_tensor"):

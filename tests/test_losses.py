@@ -345,3 +345,23 @@ def test_the_default_changes_no_identity(tmp_path):
     assert "loss" not in default["identity"]
     assert named["identity"] == default["identity"]
     assert other["identity"]["loss"] == "cross_entropy(label_smoothing=0.1)"
+
+
+class Learnt(nn.Module):
+    """Cross-entropy at a temperature of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, logits, y):
+        return F.cross_entropy(self.scale * logits, y, reduction="none")
+
+
+def test_a_loss_that_would_have_to_be_trained_is_refused():
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    with pytest.raises(InputError, match=r"Learnt has a parameter of its own, scale, .*freeze it"):
+        fit(nn.Linear(4, 3), (x, y), loss=Learnt(), algorithm="fedavg", **SETTINGS)
+    fit(
+        nn.Linear(4, 3), (x, y), loss=Learnt().requires_grad_(False), algorithm="fedavg", **SETTINGS
+    )

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 from gcfed import Config, InputError, Model, Setup, fit
@@ -378,6 +379,100 @@ class Stops(torch.autograd.Function):
 def test_a_mistake_in_training_mode_is_one_sentence(in_training, words, data):
     with pytest.raises(InputError, match=words):
         fit(Odd(in_training), data, engine="workers", **SETTINGS)
+
+
+def outputs_cut_off(logits, y):
+    return each_alone(logits.detach(), y)
+
+
+def wrong_classes(logits, y):
+    return (logits.argmax(1) != y).float()
+
+
+def counted(logits, y):
+    return (logits.argmax(1) != y).long()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "workers"])
+@pytest.mark.parametrize(
+    ("in_training", "loss", "words"),
+    [
+        (torch.no_grad()(lambda out: out + 0), outputs_cut_off, "no gradient leads from the loss"),
+        (torch.detach, each_alone, "no gradient leads from the loss to a weight"),
+        (torch.clone, outputs_cut_off, "no gradient leads from the loss to a weight"),
+        (torch.clone, wrong_classes, "no gradient leads .*: the model or the loss has .* argmax"),
+        (torch.clone, counted, "the loss gives whole numbers, and those have no gradient"),
+    ],
+    ids=["no_grad", "model", "loss", "argmax", "whole"],
+)
+def test_where_nothing_could_be_learnt_that_is_said(engine, in_training, loss, words, data):
+    """Gradients are zeros then, where a loop of one's own would stop."""
+    with pytest.raises(InputError, match=words):
+        fit(Odd(in_training), data, engine=engine, loss=loss, **SETTINGS)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "workers"])
+def test_a_gradient_that_is_there_in_training_alone_is_enough(engine, data):
+    class Saving(Odd):
+        def forward(self, x):
+            with torch.set_grad_enabled(self.training):
+                return super().forward(x)
+
+    module = Saving(torch.clone)
+    trained = fit(module, data, engine=engine, **SETTINGS).module
+    assert not torch.equal(trained.fc1.weight, module.fc1.weight)
+
+
+class Reading(Mixing):
+    """Computes by means that torch.func cannot follow."""
+
+    def __init__(self, compute):
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, x):
+        return self.fc2(self.compute(self, self.fc1(x)))
+
+
+def by_packing(module, hidden):
+    lengths = torch.ones(len(hidden), dtype=torch.int64)
+    return pack_padded_sequence(hidden[:, None], lengths, batch_first=True).data
+
+
+def by_numpy(module, hidden):
+    return hidden + torch.from_numpy(hidden.detach().numpy().copy())
+
+
+def by_autograd(module, hidden):
+    point = hidden.detach().requires_grad_()
+    with torch.enable_grad():
+        return hidden + torch.autograd.grad(point.square().sum(), point)[0]
+
+
+@pytest.mark.parametrize(
+    ("compute", "words"),
+    [
+        (by_packing, "has memory to read, as .numpy.. and pack_padded_sequence do"),
+        (by_numpy, "has memory to read, as .numpy.. and pack_padded_sequence do"),
+        (by_autograd, "by torch.func.grad or torch.func.vjp"),
+    ],
+)
+def test_what_torch_func_cannot_follow_is_told_in_plain_words(compute, words, data):
+    with pytest.raises(InputError, match=words):
+        fit(Reading(compute), data, **SETTINGS)
+
+
+def test_a_tensor_that_is_kept_for_the_next_step_is_to_be_a_buffer(data):
+    class Keeping(Mixing):
+        kept = 0.0
+
+        def forward(self, x):
+            self.kept = self.kept + torch.tanh(self.fc1(x)).mean(0)
+            return self.fc2(torch.tanh(self.fc1(x)) + self.kept)
+
+    with pytest.raises(InputError, match=r"forward sets is: register it as a buffer"):  # noqa: SIM117
+        with pytest.warns(UserWarning, match="and register a tensor that forward sets as a buffer"):
+            fit(Keeping(), data, engine="vectorized", **SETTINGS)
 
 
 def test_a_loss_that_stretches_labels_over_outputs_is_refused(data):

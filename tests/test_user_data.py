@@ -131,6 +131,15 @@ def test_words_for_classes():
         dataset_from((FIRST, words), (FIRST[:2], np.array(["cat", "dgo"])))
 
 
+def test_words_as_pandas_holds_them():
+    words = np.array(["cat", "dog"], dtype=object)[LABELS % 2]
+    mine = dataset_from((IMAGES, words))
+    assert mine.class_names == ("cat", "dog")
+    assert torch.equal(mine.train.y, dataset_from((IMAGES, words.astype(str))).train.y)
+    with pytest.raises(InputError, match="neither numbers nor words, but object: give either"):
+        dataset_from((IMAGES, np.where(LABELS, words, None)))
+
+
 def test_data_by_client():
     parts = [(FIRST[:5], LABELS[:5]), TensorDataset(torch.tensor(FIRST[5:]), torch.arange(35) % 4)]
     data = dataset_from(parts, (FIRST, LABELS))
@@ -313,6 +322,11 @@ MISTAKES = [
     ((FIRST, LABELS[:3].tolist()), "train: 40 examples have 3 labels"),
     ((FIRST, LABELS - 1), "train example 0 has the label -1; .* to predict: give these as floats"),
     ([(FIRST, LABELS), [FIRST, LABELS.tolist()]], "a pair is a tuple of two arrays"),
+    ((list(FIRST), LABELS), r"a list of the inputs of each example: give torch.stack\(inputs\)"),
+    (
+        (np.ma.masked_array(FIRST, FIRST > 0), LABELS),
+        "train: values are masked: give value.fi",
+    ),
     (TensorDataset(torch.zeros(3, 2)), "train example 0 is no pair of an input and a label"),
 ]
 
@@ -321,6 +335,13 @@ MISTAKES = [
 def test_mistakes_are_explained(source, message):
     with pytest.raises(InputError, match=message):
         dataset_from(source)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_to_be_padded():
+    ragged = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+    with pytest.raises(InputError, match=r"nested or quantized: give to_padded_tensor\(0\)"):
+        dataset_from((ragged, LABELS[:2]))
 
 
 def test_shapes_of_train_and_test_must_agree():

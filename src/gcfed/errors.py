@@ -51,7 +51,15 @@ IN_PLAIN_WORDS = {
     "must override the setup_context": "gradients are taken by torch.func, for which an "
     "autograd.Function needs a setup_context; one is gradient checkpointing: switch it off",
     "would mutate a captured Tensor": "something is written into that the model was given, as "
-    "nn.ReLU(inplace=True) does with examples where it is the first layer: write into a copy",
+    "nn.ReLU(inplace=True) does with examples where it is the first layer: write into a copy, and "
+    "register a tensor that it keeps as a buffer",
+    "data pointer of Tensor that doesn't have storage": "gradients are taken by torch.func, inside "
+    "which no tensor has memory to read, as .numpy() and pack_padded_sequence do: stay with "
+    "operations of torch on whole tensors",
+    "being transformed by a functorch transform": "gradients are taken by torch.func, inside which "
+    "torch.autograd has none: take those that forward needs by torch.func.grad or torch.func.vjp",
+    "batched == nullptr": "a tensor is kept from one step for the next, as an attribute that "
+    "forward sets is: register it as a buffer",
 }
 """What torch says at length and of itself, by a phrase that occurs in it."""
 

@@ -11,6 +11,7 @@ from torch import nn
 import gcfed
 from gcfed import ALGORITHMS, MODELS, Config, InputError, tree
 from gcfed.config.build import Given, build
+from gcfed.deploy.apps import _experiment, client_app
 from gcfed.deploy.deployment import deploy
 from gcfed.deploy.nodes import Nodes
 from gcfed.deploy.records import BadMessageError, from_arrays, to_arrays
@@ -317,3 +318,55 @@ def test_an_array_travels_bit_by_bit_and_nothing_else_is_read():
         from_arrays(RecordDict({"message": record}), "message", value)
     with pytest.raises(BadMessageError, match="it holds no message"):
         from_arrays(RecordDict(), "message", value)
+
+
+def without(client, load, why):
+    """``load``, but for one client whose data cannot be loaded."""
+
+    def give(number):
+        if number == client:
+            raise why
+        return load(number)
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (InputError("train example 3 holds a number that is not finite"), "2: train example 3 hol"),
+        (FileNotFoundError("/data/ward.csv"), r"2: FileNotFoundError: /data/ward.csv \(test_depl"),
+    ],
+    ids=["nan", "file"],
+)
+def test_data_that_cannot_be_loaded_end_a_run_at_once(tmp_path, load, why, said):
+    """Nobody waits until the node has none of its time left, and its reason is told."""
+    grid = LoopbackGrid(4, SETTINGS, tmp_path, without(2, load, why))
+    nodes, config = Nodes(grid, 600.0), Config(**SETTINGS)
+    with pytest.raises(InputError, match=f"the data of clients cannot be loaded: {said}"):
+        _experiment(config, nodes, load)
+    assert nodes.ask({2: RecordDict()}).missing == {2: nodes.unable[2]}
+
+
+def test_a_node_whose_data_were_mended_takes_part(tmp_path, load):
+    """Its SuperNode is started again, and so it is another node."""
+    grid = LoopbackGrid(4, SETTINGS, tmp_path, without(2, load, InputError("no")))
+    nodes = Nodes(grid, 30.0)
+    assert nodes.wait_for(range(4)) == {2}
+    grid.contexts[7] = grid.contexts.pop(98)
+    grid.app = client_app(load)
+    assert nodes.wait_for(range(4)) == set() and nodes.unable == {}
+
+
+def test_data_of_ones_own_are_everybodys_or_nobodys(tmp_path, load):
+    config = Config(**SETTINGS)
+
+    def forgets(client):
+        return None if client == 1 else load(client)
+
+    nodes = Nodes(LoopbackGrid(4, SETTINGS, tmp_path, forgets), 0.3)
+    with pytest.raises(InputError, match=r"load\(1\) gives None, .* load\(None\) gives data"):
+        _experiment(config, nodes, load)
+    nodes = Nodes(LoopbackGrid(4, SETTINGS, tmp_path, load), 0.3)
+    with pytest.raises(InputError, match=r"load\(0\) gives data, .* load\(None\) gives None"):
+        _experiment(config, nodes, lambda client: None)

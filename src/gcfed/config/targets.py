@@ -12,7 +12,7 @@ from gcfed.core.losses import (
     is_cross_entropy,
     is_of_numbers,
     named_loss,
-    per_example,
+    own_loss,
     reads_logits,
 )
 from gcfed.core.metrics import METRICS, AnyMetric, Metrics, as_metrics, named
@@ -37,7 +37,7 @@ def loss_text(config: Config, dataset: Dataset, given: Loss | None) -> str:
 
 def make_loss(text: str, dataset: Dataset, given: Loss | None) -> Loss:
     """The loss that is given or named, if it can read the labels of the data set."""
-    loss = named_loss(text) if given is None else per_example(given)
+    loss = named_loss(text) if given is None else own_loss(given)
     if isinstance(loss, nn.Module):
         loss = copy.deepcopy(loss).to(dataset.train.y.device)  # the caller's stays where it is
     if is_cross_entropy(loss) and _is_number(dataset):

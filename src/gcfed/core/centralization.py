@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -154,6 +155,8 @@ def centralize_update(
                 f"an update is tensors by name, and {name} is {a(type(x).__name__)}: "
                 "torch.as_tensor makes a tensor of it"
             )
+        if x.layout is not torch.strided:
+            raise InputError(f"{name} is a sparse tensor: give what its .to_dense() gives")
         whole = not (x.is_floating_point() or x.is_complex())
         if whole and averaged_axes(
             x.shape, axis, min_ndim, known.get(name) or role_by_shape(x.ndim)
@@ -193,6 +196,8 @@ def centralize_gradients(
             "there is nothing to centralize: the modules or parameters given hold no parameter "
             "that is trained (a generator such as model.parameters() can be read only once)"
         )
+    if chosen:
+        _refuse_nothing(chosen, axis, min_ndim)
     if strangers := len(trained - held):
         raise InputError(
             f"{strangers} of the {len(trained)} parameters to centralize are not among those that "
@@ -204,6 +209,11 @@ def centralize_gradients(
         with torch.no_grad():
             for p in every:  # groups may have been added
                 if p.grad is not None and (params is None or p in chosen):
+                    if p.grad.is_sparse and _is_centralized(p, axis, min_ndim, chosen.get(p)):
+                        raise InputError(
+                            "a gradient to centralize is sparse, as an embedding's is: give "
+                            "centralize_gradients the module, by which it knows embeddings"
+                        )
                     p.grad.copy_(centralize(p.grad, axis, min_ndim, chosen.get(p)))
 
     def before_step(_: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -221,8 +231,30 @@ def centralize_gradients(
     return optimizer.register_step_pre_hook(before_step)
 
 
+def _refuse_nothing(chosen: Mapping[Tensor, Role | None], axis: Axis, min_ndim: int) -> None:
+    """Refuse parameters none of which P changes."""
+    if any(_is_centralized(p, axis, min_ndim, role) for p, role in chosen.items()):
+        return
+    kinds = " and ".join(sorted({role.kind for role in chosen.values() if role is not None}))
+    raise InputError(
+        f"there is nothing to centralize: what is given is {kinds or 'biases'}, and none of it "
+        "the weight of a layer with several inputs; parameter_roles of a module says otherwise"
+    )
+
+
+def _is_centralized(p: Tensor, axis: Axis, min_ndim: int, role: Role | None) -> bool:
+    """Whether P changes a parameter, as far as is known of one that has no shape yet."""
+    if is_lazy(p):
+        return True
+    return bool(averaged_axes(p.shape, axis, min_ndim, role or role_by_shape(p.ndim)))
+
+
 def _with_roles(params: nn.Module | Iterable[nn.Module | Tensor]) -> dict[Tensor, Role | None]:
     """Parameters, each with its role where a module says it, the first if several do."""
+    if not isinstance(params, nn.Module | Iterable):
+        raise InputError(
+            f"what to centralize is a module or several; not {a(type(params).__name__)}"
+        )
     found: dict[Tensor, Role | None] = {}
     for item in [params] if isinstance(params, nn.Module) else params:
         if isinstance(item, nn.Module):

@@ -88,6 +88,17 @@ def named_loss(text: str) -> Loss:
     return partial(loss, **bound.keywords) if bound.keywords else loss
 
 
+def own_loss(loss: Any) -> Loss:
+    """A loss that a program passes itself, as `per_example` gives it; one to be trained is none."""
+    own = dict(loss.named_parameters()) if isinstance(loss, nn.Module) else {}
+    if trained := [name for name, weight in own.items() if weight.requires_grad]:
+        raise InputError(
+            f"{type(loss).__name__} has a parameter of its own, {trained[0]}, which nobody would "
+            "train: compute with it in the model's forward, or freeze it by requires_grad_(False)"
+        )
+    return per_example(loss)
+
+
 def per_example(loss: Any) -> Loss:
     """A loss that gives a number for each example; of torch's own, a twin that takes no mean.
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.parameter import UninitializedParameter
 
 from gcfed.core import keys, tree
 from gcfed.core.calling import arguments, output
@@ -18,6 +17,7 @@ from gcfed.core.centralization import centralized_names
 from gcfed.core.description import Description, described
 from gcfed.core.dropout import KeyedDropout, key_dropout
 from gcfed.core.keyed_run import KeyedRun
+from gcfed.core.module_checks import check_module, copied
 from gcfed.core.passes import Pass
 from gcfed.core.roles import (
     Role,
@@ -72,11 +72,11 @@ class Model:
         head: str | Sequence[str] | None = None,
         features: str | None = None,
     ) -> None:
-        _check_module(module)
+        check_module(module)
         if not isinstance(head, str | Sequence | None):
             raise InputError(f"the head is named by a text, or several; not {head!r:.200}")
-        self.original = copy.deepcopy(module)
-        module = copy.deepcopy(module)
+        self.original = copied(module)
+        module = copy.deepcopy(self.original)
         module, self.replaced = key_dropout(module)
         modules, weights = dict(module.named_modules()), dict(module.named_parameters())
         self._keys = [f"{n}.key" for n, m in modules.items() if isinstance(m, KeyedDropout)]
@@ -251,18 +251,6 @@ class Model:
             raise InputError("a model with dropout needs a key to train")
         stream = keys.fold(key, DROPOUT)
         return {name: keys.fold(stream, i) for i, name in enumerate(self._keys)}
-
-
-def _check_module(module: Any) -> None:
-    """Refuse what is no module, and modules whose parameters have no shape yet."""
-    if not isinstance(module, nn.Module):
-        raise InputError(f"a model wraps an nn.Module; not {module!r:.200}")
-    for name, weight in module.named_parameters():
-        if isinstance(weight, UninitializedParameter):
-            raise InputError(
-                f"the parameter {name} has no shape yet, as that of a LazyLinear has none: call "
-                "the module on an example first"
-            )
 
 
 def _left(buffers: Tree, values: Mapping[str, Any]) -> Tree:

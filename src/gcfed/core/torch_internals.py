@@ -209,6 +209,17 @@ def has_hooks(module: nn.Module) -> bool:
     return any(hooks)
 
 
+def has_full_backward_hooks(module: nn.Module) -> bool:
+    """Whether something is called beside a module's backward pass by an old `autograd.Function`."""
+    full = module._is_full_backward_hook is not False
+    return bool(module._backward_pre_hooks) or (full and bool(module._backward_hooks))
+
+
+def has_gradient_hooks(weight: Tensor) -> bool:
+    """Whether something is called when autograd comes to the gradient of a weight."""
+    return bool(weight._backward_hooks) or bool(weight._post_accumulate_grad_hooks)
+
+
 def without_memory() -> AbstractContextManager[object]:
     """Inside, new tensors have shapes and no memory, and operations give such tensors."""
     return FakeTensorMode(allow_non_fake_inputs=True)

@@ -4,12 +4,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from platformdirs import user_data_path
 
-from gcfed.errors import InputError
+from gcfed.errors import InputError, reason
 
 if TYPE_CHECKING:
     from gcfed.config.experiment import Experiment
@@ -29,10 +29,15 @@ def client_app(load: "Load" = lambda client: None) -> ClientApp:
 
     def who(message: Message, context: Context) -> Message:
         client = _client(context)
-        own = load(client)
-        held = 0 if own is None else len(own.train.y)
-        record = MetricRecord({"client": client, "num_examples": held})
-        return Message(RecordDict({"who": record}), reply_to=message)
+        told: MetricRecord | ConfigRecord
+        try:
+            own = load(client)
+        except Exception as error:  # the server's log says what to mend here
+            told = ConfigRecord({"client": client, "why": reason(error)})
+        else:
+            held = 0 if own is None else len(own.train.y)
+            told = MetricRecord({"client": client, "num_examples": held})
+        return Message(RecordDict({"who": told}), reply_to=message)
 
     def train(message: Message, context: Context) -> Message:
         values = tuple(sorted(_settings(context).items()))
@@ -55,25 +60,47 @@ def server_app(load: "Load" = lambda client: None) -> ServerApp:
 
         config, (terms, path) = make(_settings(context), "the app's config"), _deployment(context)
         nodes = Nodes(grid, terms.timeout)
-        experiment = _experiment(config, nodes, load)
-        nodes.wait_for(range(experiment.setup.data.num_clients))
-        deploy(experiment, path, nodes, terms)
+        deploy(_experiment(config, nodes, load), path, nodes, terms)
 
     app.main()(main)
     return app
 
 
 def _experiment(config: "Config", nodes: "Nodes", load: "Load") -> "Experiment":
-    """What the server trains: on the data set that the config names, or on what nodes hold."""
+    """What the server trains: on the data set that the config names, or on what nodes hold.
+
+    Nodes are waited for.  None that has data of its own may be away: the server has to know how
+    many examples each holds.
+    """
     from gcfed.deploy.shares import blind_experiment, server_experiment
 
     if (own := load(None)) is None:
-        return server_experiment(config)
+        experiment = server_experiment(config)
+        nodes.wait_for(range(experiment.setup.data.num_clients))
+        _refuse_mixed(nodes, own=False)
+        return experiment
     if config.clients is None:
         raise InputError("the app's config says how many clients there are: set clients")
-    if missing := nodes.wait_for(range(config.clients)):
-        raise InputError(f"clients {sorted(missing)} are not connected")
+    if missing := sorted(nodes.wait_for(range(config.clients))):
+        told = "; ".join(f"{i}: {nodes.unable[i]}" for i in missing if i in nodes.unable)
+        raise InputError(
+            f"the data of clients cannot be loaded: {told}"
+            if told
+            else f"clients {missing} are not connected"
+        )
+    _refuse_mixed(nodes, own=True)
     return blind_experiment(config, own, [nodes.num_examples[i] for i in range(config.clients)])
+
+
+def _refuse_mixed(nodes: "Nodes", *, own: bool) -> None:
+    """Refuse nodes that have data of their own where the server has none, or the other way."""
+    gives = {True: "gives data", False: "gives None"}
+    for client, held in sorted(nodes.num_examples.items()):
+        if bool(held) != own:
+            raise InputError(
+                f"load({client}) {gives[bool(held)]}, and on the server load(None) {gives[own]}: "
+                "either both give a Dataset, or both None, for the data set that the config names"
+            )
 
 
 @cache

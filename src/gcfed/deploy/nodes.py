@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from gcfed.deploy.records import BadMessageError, whole_number
+from gcfed.deploy.records import BadMessageError, text, whole_number
 
 LOG = logging.getLogger("gcfed")
 
@@ -25,7 +25,10 @@ class Answers(NamedTuple):
 
 
 class Nodes:
-    """Finds the node of each client, and asks nodes; each has ``timeout`` seconds to answer."""
+    """Finds the node of each client, and asks nodes; each has ``timeout`` seconds to answer.
+
+    ``unable`` says why clients cannot take part whose nodes failed to load their data.
+    """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
         self._grid, self._timeout = grid, timeout
@@ -34,12 +37,16 @@ class Nodes:
         self._asked: dict[int, float] = {}  # nodes that were asked, and until when that counts
         self._queries: dict[str, int] = {}  # to nodes that have not answered yet
         self.num_examples: dict[int, int] = {}
+        self.unable: dict[int, str] = {}
 
     def wait_for(self, clients: Iterable[int]) -> set[int]:
-        """Wait until clients are connected, as long as nodes have to answer; those that are not."""
+        """Wait until clients are connected, as long as nodes have to answer; those that are not.
+
+        Where all that are not are unable, nothing is waited for.
+        """
         wanted, end = set(clients), time.monotonic() + self._timeout
         while missing := wanted - self.find():
-            if time.monotonic() > end:
+            if missing <= self.unable.keys() or time.monotonic() > end:
                 return missing
             time.sleep(PAUSE)
         return set()
@@ -73,11 +80,20 @@ class Nodes:
         self._known |= found.keys()
         for node, content in found.items():
             with suppress(BadMessageError):
-                client = whole_number(content, "who", "client")
-                self.num_examples[client] = whole_number(content, "who", "num_examples")
-                self._node_of[client] = node
+                self._note(node, content)
         self._node_of = {client: node for client, node in self._node_of.items() if node in there}
         return set(self._node_of)
+
+    def _note(self, node: int, content: RecordDict) -> None:
+        """Note which client a node is, and what it holds or why it holds nothing."""
+        client = whole_number(content, "who", "client")
+        self.unable.pop(client, None)
+        if "why" in content.config_records.get("who", {}):
+            self.unable[client] = text(content, "who", "why")
+            LOG.warning("client %d cannot load its data: %s", client, self.unable[client])
+            return
+        self.num_examples[client] = whole_number(content, "who", "num_examples")
+        self._node_of[client] = node
 
     def ask(self, contents: Mapping[int, RecordDict]) -> Answers:
         """Have clients train; what each of them replies in time."""
@@ -86,7 +102,11 @@ class Nodes:
         sent = {node: contents[client] for client, node in node_of.items()}
         found, failed = self._pull(self._push(sent, MessageType.TRAIN), self._timeout)
         replies = {client: found[node] for client, node in node_of.items() if node in found}
-        missing = {client: "it is not connected" for client in contents if client not in there}
+        missing = {
+            client: self.unable.get(client, "it is not connected")
+            for client in contents
+            if client not in there
+        }
         for client, node in node_of.items():
             if node not in found:
                 late = f"it did not answer within {self._timeout:g} s"

@@ -107,9 +107,10 @@ def _warn_of_draws(setup: Setup) -> None:
     if not setup.draws.repeats:
         warnings.warn(
             "the model gives other outputs when it is run again with the same random numbers: it "
-            "draws from a generator of its own, or changes itself, so this run cannot be repeated "
-            "nor resumed to the same bits; have it draw by torch, numpy.random or random, without "
-            "a generator",
+            "draws from a generator of its own, or keeps something that one client leaves to the "
+            "next, so this run cannot be repeated nor resumed to the same bits; have it draw by "
+            "torch, numpy.random or random, without a generator, and register a tensor that "
+            "forward sets as a buffer",
             stacklevel=3,
         )
 

@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.algorithm import Algorithm
 from gcfed.core.client import Job, Trained
 from gcfed.core.hook_checks import NOT_THE_HOOKS, with_checked_hooks
+from gcfed.core.losses import Loss
 from gcfed.core.memory import HostStore
 from gcfed.core.server import Server
 from gcfed.engines.engine import FunctionEngine
@@ -48,8 +50,8 @@ def with_able_engine(setup: Setup, server: Server, t: int) -> Setup:
     server = server._replace(state={})
     first = partial(_try_step, setup, server, t, Algorithm())  # whose check does not warn again
     alone: dict[str, Any] = {"engine": Sequential.name, "engine_reason": NO_MAP}
-    with _told("the model and the loss cannot take a training step"):
-        first(**alone)
+    with _told("the model and the loss cannot take a training step"), _flat_refused(setup) as loss:
+        first(**alone, loss=loss)
     try:
         if setup.chosen.make().pads:
             first()
@@ -76,6 +78,29 @@ def _told(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise InputError(f"{what}: {reason(error)}") from error
+
+
+@contextmanager
+def _flat_refused(setup: Setup) -> Iterator[Loss]:
+    """A loss to take inside in place of a setup's, which is refused if none of it has a gradient.
+
+    Where nothing leads from the loss to a weight, torch.func gives zeros for the gradient.
+    """
+    leads: list[bool] = []
+
+    def noted(logits: Tensor, y: Tensor) -> Tensor:
+        found = setup.loss(logits, y)
+        if not found.is_floating_point():
+            raise InputError("the loss gives whole numbers, and those have no gradient")
+        leads.append(found.requires_grad)
+        return found
+
+    yield noted
+    if leads and not any(leads):
+        raise InputError(
+            "no gradient leads from the loss to a weight, so that nothing would be trained: the "
+            "model or the loss has torch.no_grad(), .detach() or argmax on the way"
+        )
 
 
 def _try_step(setup: Setup, server: Server, t: int, algorithm: Algorithm, **changes: Any) -> None:

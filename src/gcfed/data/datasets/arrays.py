@@ -51,12 +51,19 @@ def as_array(value: Any, where: str) -> np.ndarray:
     """A value as an array of numbers or words."""
     if isinstance(value, Tensor) and value.dtype == torch.bfloat16:
         value = value.float()  # numpy has none
+    if np.ma.is_masked(value):
+        raise InputError(f"{where}: values are masked: give value.filled(...), or leave them out")
     try:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # it may be sparse, or hold nothing
-        raise InputError(f"{where}: {str(error).splitlines()[0]}") from None
+        said = str(error).splitlines()[0]
+        if isinstance(value, Tensor) and (value.is_nested or value.is_quantized):
+            said = "a tensor that is nested or quantized: give to_padded_tensor(0) or dequantize()"
+        raise InputError(f"{where}: {said}") from None
+    if array.dtype.kind == "O" and array.size and all(isinstance(v, str) for v in array.flat):
+        array = array.astype(str)  # as pandas holds words
     if array.dtype.kind not in "biufU":
-        raise InputError(f"{where}: neither numbers nor words, but {array.dtype}")
+        raise InputError(f"{where}: neither numbers nor words, but {array.dtype}: give either")
     if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
         raise InputError(f"{where}: whole numbers are below 2^63; not {array.max()}")
     return array

@@ -63,6 +63,7 @@ def collect(source: Any, where: str, columns: Columns) -> Collected:
         found = from_table(source, where, columns)
     elif _is_by_client(source):
         _refuse_broken_pair(source)
+        _refuse_loose_inputs(source)
         return _by_client(source, columns)
     elif holds_pairs_with_dicts(source):
         found = from_pairs_with_dicts(source, where, columns)
@@ -166,6 +167,19 @@ def _refuse_broken_pair(parts: Sequence[Any]) -> None:
             f"a pair is a tuple of two arrays, (x, y); not a {type(parts).__name__} of "
             f"{' and '.join(type(part).__name__ for part in parts)}. A list holds the data of one "
             "client each: [(x0, y0), (x1, y1), ...]"
+        )
+
+
+def _refuse_loose_inputs(source: Any) -> None:
+    """Refuse inputs one by one in a list, beside the labels of all, as if they were clients."""
+    if not isinstance(source, tuple) or len(source) != 2 or not isinstance(source[0], list):
+        return
+    inputs, labels = source
+    loose = all(isinstance(x, Tensor | np.ndarray) for x in inputs[:2])
+    if inputs and loose and isinstance(labels, Tensor | np.ndarray | list) and np.ndim(labels) == 1:
+        raise InputError(
+            "the inputs of a pair are one array, and not a list of the inputs of each example: "
+            "give torch.stack(inputs) or numpy.stack(inputs)"
         )
 
 
