@@ -1,6 +1,5 @@
 """From a config to a run that can start."""
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from gcfed.core.algorithm import Algorithm
 from gcfed.core.losses import LOSSES, Loss
 from gcfed.core.metrics import METRICS, Metrics
 from gcfed.core.model import Model
+from gcfed.core.module_checks import copied
 from gcfed.data import (
     DATASETS,
     PARTITIONS,
@@ -204,7 +204,7 @@ def _model(config: Config, dataset: Dataset, module: nn.Module | None) -> Model:
     if module is None:
         module = module_for(config.model, dataset, seed=config.seed_of_weights)
     elif config.init is not None:
-        module = copy.deepcopy(module)  # it is the caller's
+        module = copied(module)  # it is the caller's
     if config.init is not None:
         load_weights(module, Path(config.init).expanduser())
     return Model(module)

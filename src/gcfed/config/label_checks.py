@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gcfed.core import measures
 from gcfed.core.ignored import IGNORED
-from gcfed.core.losses import Loss, bce, next_token, token
+from gcfed.core.losses import Loss, bce, is_cross_entropy, next_token, token
 from gcfed.core.metrics import AnyMetric, Metric
 from gcfed.data import Dataset
 from gcfed.errors import InputError
@@ -35,13 +35,14 @@ def check_labels(loss: Loss, dataset: Dataset) -> None:
 
 
 def check_places(loss: Loss, dataset: Dataset, logits: Tensor) -> None:
-    """Refuse classes at places of a text that have no logit."""
-    if loss not in (token, next_token) or logits.ndim != 3:
+    """Refuse classes at places of a text, or of an image, that have no logit."""
+    of_a_text = loss in (token, next_token)
+    if logits.ndim < 3 or not (of_a_text or is_cross_entropy(loss)):
         return
-    num_logits = logits.shape[2]
+    num_logits = logits.shape[2 if of_a_text else 1]
     for y in _counted_labels(dataset):
         wrong = y[(y < 0) | (y >= num_logits)]
-        if len(wrong):
+        if len(wrong) and not y.is_floating_point():  # these are probabilities
             raise InputError(
                 f"the model gives {num_logits} logits at each place, for labels from 0, and there "
                 f"is the label {wrong[0].item():g}: one that is not to count is {IGNORED}"

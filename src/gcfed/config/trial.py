@@ -54,6 +54,7 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
             f"the model cannot read an example of {_shapes(x)}: {_first_line(error)}"
             f"{_advice(setup, server, x)}"
         ) from error
+    _try_extremes(setup, server, dataset)
     classes = is_cross_entropy(setup.loss) and dataset.has_classes and logits.ndim == 2
     if classes and logits.shape[1] < dataset.num_classes:
         given, needed = logits.shape[1], dataset.num_classes
@@ -69,6 +70,27 @@ def try_model(setup: Setup, dataset: Dataset) -> Tensor:
     _try_function("loss", setup.loss, logits, y)
     _try_training(setup, server, dataset.train)
     return logits
+
+
+def _try_extremes(setup: Setup, server: Server, dataset: Dataset) -> None:
+    """Show the model the examples with the extreme whole numbers: words it may not know."""
+    for split, examples in (("train", dataset.train), ("test", dataset.test)):
+        if isinstance(examples.x, LazyInputs):
+            continue
+        for _, part in tree.leaves(examples.x):
+            if part.dtype not in (torch.int32, torch.int64) or not part.numel():
+                continue
+            rows = part.reshape(len(part), -1)
+            for i in {int(rows.amax(1).argmax()), int(rows.amin(1).argmin())}:
+                try:
+                    x = tree.take(examples.x, slice(i, i + 1))
+                    evaluation.predict(setup, server, x).logits.tolist()  # a GPU errs late
+                except Exception as error:
+                    lowest, highest = (int(each) for each in rows[i].aminmax())
+                    raise InputError(
+                        f"the model cannot read {split} example {i}, whose numbers are from "
+                        f"{lowest} to {highest}: {_first_line(error)}"
+                    ) from error
 
 
 def try_metrics(
@@ -216,6 +238,8 @@ def _advice_on_labels(logits: Tensor, y: Tensor) -> str:
         )
     if logits.shape != y.shape:
         return ""
+    if y.ndim == 2 and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
+        return ". Labels look like classes written as a single 1 among zeros: give y.argmax(1)"
     return ". An example has several labels: if each is 0 or 1, loss='bce' reads them"
 
 
