@@ -469,3 +469,23 @@ def test_a_probe_may_draw_and_changes_nothing_by_it(tmp_path):
     assert verify(tmp_path / "a").holds
     run(tiny(rounds=2), tmp_path / "plain")
     assert lines(tmp_path / "plain") == lines(tmp_path / "a")
+
+
+def test_the_generators_of_a_probe_are_seeded_without_asking_a_device(monkeypatch, make_setup):
+    """To read a key from a GPU would wait for the round that is under way there."""
+
+    @PROBES.register("mine")
+    @dataclass(frozen=True)
+    class Mine(Probe):
+        """Mine."""
+
+        def measure(self, seen):
+            return {"drawn": torch.rand(())}
+
+    setup = make_setup(library.parse("fedavg"), rounds=1)
+    (result,) = simulate(setup)
+    seen = Observation(setup, library.start(setup).server, result)
+    expected = measure(make_probes(["mine"]), seen)
+    meta = torch.device("meta")  # nothing can be read there
+    monkeypatch.setattr(type(setup), "device", property(lambda self: meta))
+    assert measure(make_probes(["mine"]), seen).row == expected.row

@@ -201,7 +201,16 @@ class Hooked(Net):
         self.fc2.register_forward_hook(lambda module, args, out: out + self.fc1.weight[:3, 0])
 
 
+class Elsewhere(Enclosed):
+    """Fails as on a GPU, to which nothing is moved that a function holds."""
+
+    def forward(self, x):
+        super().forward(x)
+        raise RuntimeError("Expected all tensors to be on the same device")
+
+
 KINDS = [Listed, Enclosed, ListedInTraining, AmongOthers, EnclosedWeight, AsDefault, Hooked]
+KINDS += [Elsewhere]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -62,8 +62,8 @@ def checked_row(
     found to write where torch does not count it, as numpy's arrays and ``.data`` do.
     """
     before = _state(seen, closely)
-    key = keys.key(DRAWS, seen.result.round).to(seen.setup.device)
-    with naming_probe(name, probe), generators_seeded(key):
+    seeded = generators_seeded(keys.key(DRAWS, seen.result.round), seen.setup.device)
+    with naming_probe(name, probe), seeded:
         try:
             found = probe.measure(seen)
         except InputError as error:

@@ -28,8 +28,14 @@ def side_effects_refused(setup: Setup, server: Server, x: Inputs) -> Iterator[No
     in a way by which it is not given those of a run.
     """
     before = tree.map(torch.clone, (x, server.buffers))
-    with _Touched(server.params.items()) as given, _Touched(_own_weights(setup.model)) as own:
-        yield
+    given, own = _Touched(server.params.items()), _Touched(_own_weights(setup.model))
+    try:
+        with given, own:
+            yield
+    except Exception as error:
+        if own.read:  # what a function holds is left on the host, where a GPU cannot use it
+            raise _reads_its_own(next(iter(own.read))) from error
+        raise
     who = "the model" if setup.transform is None else "the data's transform, or the model,"
     _refuse_changes(who, before, (x, server.buffers))
     for name in given.written:
@@ -39,11 +45,15 @@ def side_effects_refused(setup: Setup, server: Server, x: Inputs) -> Iterator[No
             "it where it is used"
         )
     for name in own.read:
-        raise InputError(
-            f"the model reads its parameter {name} by a list or a function that holds it, and so "
-            "would never see it trained: read it as an attribute of its module, or put it into an "
-            "nn.ParameterList; make a method of a function"
-        )
+        raise _reads_its_own(name)
+
+
+def _reads_its_own(name: str) -> InputError:
+    return InputError(
+        f"the model reads its parameter {name} by a list or a function that holds it, and so "
+        "would never see it trained: read it as an attribute of its module, or put it into an "
+        "nn.ParameterList; make a method of a function"
+    )
 
 
 def _refuse_changes(who: str, before: tuple[Inputs, Tree], after: tuple[Inputs, Tree]) -> None:

@@ -23,10 +23,14 @@ def generators_kept() -> Iterator[None]:
 
 
 @contextmanager
-def generators_seeded(key: Tensor) -> Iterator[None]:
-    """Inside, the generators start from a key, those of its device too; then they are as before."""
+def generators_seeded(key: Tensor, device: torch.device | None = None) -> Iterator[None]:
+    """Inside, the generators start from a key, those of a device too; then they are as before.
+
+    It is the device of the key, unless it is named: a key of the host is read without a wait.
+    """
     first, second = map(int, key)  # torch 2.6 has no tolist() inside torch.func.grad
-    seed, devices = first << 32 | second, [key.device] if key.is_cuda else []
+    device = device or key.device
+    seed, devices = first << 32 | second, [device] if device.type == "cuda" else []
     with generators_kept(), torch.random.fork_rng(devices=devices):
         seed_all(seed)
         for device in devices:
