@@ -492,6 +492,65 @@ class Tokens(nn.Module):
         return self.fc(self.embed(x).mean(1))
 
 
+@pytest.mark.parametrize("word", [7, -1])
+@pytest.mark.parametrize("engine", ["sequential", "workers"])
+def test_a_word_that_the_model_does_not_know_is_told_with_its_example(word, engine):
+    """It stands far behind the few examples that are tried first."""
+    x = torch.arange(240).view(60, 4) % 7
+    x[41, 2] = word
+    told = rf"cannot read (train|test) example \d+, whose numbers are from .*{word}.*: IndexError"
+    with pytest.raises(InputError, match=told):
+        fit(
+            nn.Sequential(nn.Embedding(7, 5), nn.Flatten(), nn.Linear(20, 3)),
+            (x, torch.arange(60) % 3),
+            engine=engine,
+            **SETTINGS,
+        )
+
+
+def test_a_pixel_whose_label_has_no_logit_is_refused():
+    x, y = torch.randn(60, 1, 4, 4), torch.zeros(60, 4, 4, dtype=torch.int64)
+    y[30, 0, 0] = 255
+    with pytest.raises(
+        InputError, match=r"3 logits at each place.* label 255.* not to count is -100"
+    ):
+        fit(nn.Conv2d(1, 3, 1), (x, y), **SETTINGS)
+    y[30, 0, 0] = -100
+    fit(nn.Conv2d(1, 3, 1), (x, y), **SETTINGS)
+
+
+def test_classes_written_as_a_single_1_are_told_apart_from_several_labels(data):
+    x, y = data
+    with pytest.raises(InputError, match=r"give y\.argmax"):
+        fit(nn.Linear(6, 3), (x, functional.one_hot(y)), loss="cross_entropy", **SETTINGS)
+    several = functional.one_hot(y) | functional.one_hot(y.roll(1), 3)
+    with pytest.raises(InputError, match="if each is 0 or 1, loss='bce' reads them"):
+        fit(nn.Linear(6, 3), (x, several), loss="cross_entropy", **SETTINGS)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_weights_of_recurrent_layers_stay_where_they_are(kind, monkeypatch):
+    """On a GPU torch would put them into one block, also those of which it takes a gradient."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.fc = kind(3, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.fc(self.rnn(x)[0][:, -1])
+
+    module = Recurrent()
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda _: pytest.fail("moved"))
+    model = Model(module)
+    setup_x = torch.randn(5, 2, 3)
+
+    def loss(params):
+        return model(params, setup_x, buffers={}, train=True)[0].logits.square().mean()
+
+    assert all(g.abs().sum() > 0 for g in torch.func.grad(loss)(model.params).values())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_weights_of_half_precision_are_to_be_made_floats(dtype, data):
     with pytest.raises(InputError, match=r"are float32 and the weights .*float16: give module.flo"):
