@@ -77,14 +77,14 @@ def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
         raise _draws(part, name)
     if drawn_since(before):  # maybe by another thread, so it is no error
         warnings.warn(
-            f"{_named(part, name)} draws from numpy's or Python's global generator, so no run can "
+            f"{named(part, name)} draws from numpy's or Python's global generator, so no run can "
             "be repeated: use gcfed.core.keys, with ctx.key where the hook has a ctx",
             stacklevel=2,
         )
     if other := problem(returned, BELONGS[name](*arguments)):
-        raise InputError(f"{_named(part, name)} returns {other}")
+        raise InputError(f"{named(part, name)} returns {other}")
     if slip := _slip(part, name, returned, *arguments):
-        raise InputError(f"{_named(part, name)} returns {slip}")
+        raise InputError(f"{named(part, name)} returns {slip}")
     return returned
 
 
@@ -123,7 +123,7 @@ def _lost_its_gradient(part: Algorithm, value: Any, params: Tree, *others: Any) 
 
 def _draws(part: Algorithm, name: str) -> InputError:
     return InputError(
-        f"{_named(part, name)} draws from torch's global generator, so no engine could repeat it: "
+        f"{named(part, name)} draws from torch's global generator, so no engine could repeat it: "
         "use gcfed.core.keys, with ctx.key where the hook has a ctx"
     )
 
@@ -135,7 +135,7 @@ def _raised(part: Algorithm, name: str, error: Exception) -> InputError:
     own = [x.lineno for x in lines if code is not None and x.filename == code.co_filename]
     said = _in_words(error)
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return InputError(f"{_named(part, name, own[-1] if own else None)} raises {what}")
+    return InputError(f"{named(part, name, own[-1] if own else None)} raises {what}")
 
 
 def _in_words(error: Exception) -> str:
@@ -144,6 +144,11 @@ def _in_words(error: Exception) -> str:
     said = said if len(said) <= 300 else f"{said[:300]}..."
     if "vmap" in said and (".item()" in said or "data-dependent" in said):
         return f"{READS_A_NUMBER}, which vmap over clients cannot: use torch.where, clamp, exp, ..."
+    if "escaped from inside a function" in said:
+        return (
+            "it reads a tensor that an earlier call kept: what lasts is the server's state, a "
+            "client's memory or a row"
+        )
     if isinstance(error, AttributeError) and isinstance(error.obj, ClientContext | ServerContext):
         names = [field.name for field in fields(error.obj)]
         near = get_close_matches(str(error.name), names, n=1)
@@ -152,7 +157,7 @@ def _in_words(error: Exception) -> str:
     return said
 
 
-def _named(part: Algorithm, name: str, line: int | None = None) -> str:
+def named(part: Algorithm, name: str, line: int | None = None) -> str:
     """A hook by its name, class, file and line; by default the line in which it begins."""
     code, owner = _code(part, name), type(part).__name__
     if code is None:
