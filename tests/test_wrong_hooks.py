@@ -307,6 +307,47 @@ def test_what_a_context_has_is_said(make_setup):
     assert said.endswith("round, step") and "did you mean 'anchor'? There are anchor," in said
 
 
+def keeping_in_memory(self, delta, ctx):
+    ctx.memory["past"] = delta
+    return Upload(delta, {}, ctx.memory)
+
+
+def keeping_in_state(self, delta, ctx):
+    ctx.state["past"] = delta
+    return delta, ctx.state
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("hook", "code", "what"),
+    [
+        ("upload", keeping_in_memory, "ctx/memory/past/conv.bias"),
+        ("update", keeping_in_state, "ctx/state/past/conv.bias"),
+        ("broadcast", lambda s, params, state: (params, state, params.popitem())[:2], "params/fc"),
+        ("upload", lambda s, d, ctx: (Upload(d, {}, {}), d.popitem())[0], "delta/fc2.bias"),
+        ("send", lambda s, d, message, ctx: (d, message, d.popitem())[:2], "delta/fc2.bias"),
+        ("receive", lambda s, u, row, ctx: (u, row, u.delta.popitem())[:2], "upload/delta/fc2.b"),
+        ("update", lambda s, d, ctx: (d, ctx.state, d.popitem())[:2], "delta/fc2.bias"),
+    ],
+)
+def test_a_dict_that_a_hook_is_given_stays_as_it_was(make_setup, engine, hook, code, what):
+    for algorithm in (made(**{hook: code}), GCFed() + made(**{hook: code})):
+        said = refusal(make_setup, algorithm, engine=engine)
+        expected = (
+            rf"^{hook} of Mine {HERE} changes the dicts it is given: {what}.* comes or goes; "
+        )
+        assert in_sentence(expected, said), said
+
+
+def test_arguments_in_another_order_are_refused():
+    """A hook is given them by place, so gradients would be taken for weights."""
+    with pytest.raises(InputError, match=r"is given grads, params, ctx in .*; not params, grads"):
+        made(gradient=lambda self, params, grads, ctx: grads)
+    made(gradient=lambda self, g, w, ctx: g)
+    made(gradient=staticmethod(lambda grads, params, ctx: grads))
+    made(update=lambda self, delta, ctx, more=1: (delta, ctx.state))
+
+
 class Dropping(torch.nn.Module):
     """Draws from the global generator by itself."""
 

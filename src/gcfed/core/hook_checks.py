@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
-from gcfed.core.algorithm import Algorithm
+from gcfed.core.algorithm import ARGUMENTS, Algorithm
 from gcfed.core.chain import Chain, parts
 from gcfed.core.hook_returns import BELONGS, problem
 from gcfed.core.seeding import drawn_since, states, torch_drew_since
@@ -64,7 +64,8 @@ def naming_hooks(algorithm: Algorithm) -> Iterator[None]:
 
 def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
     """What a hook returns, if nothing is wrong with it."""
-    before = states()
+    before, given = states(), dict(zip(ARGUMENTS[name], arguments, strict=True))
+    paths = [path for path, _ in tree.leaves(given)]
     try:
         returned = getattr(part, name)(*arguments)
     except NOT_THE_HOOKS:
@@ -80,6 +81,11 @@ def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
             f"{named(part, name)} draws from numpy's or Python's global generator, so no run can "
             "be repeated: use gcfed.core.keys, with ctx.key where the hook has a ctx",
             stacklevel=2,
+        )
+    if strange := set(paths).symmetric_difference(path for path, _ in tree.leaves(given)):
+        raise InputError(
+            f"{named(part, name)} changes the dicts it is given: {min(strange)[1:]} comes or goes; "
+            "return new ones"
         )
     if other := problem(returned, BELONGS[name](*arguments)):
         raise InputError(f"{named(part, name)} returns {other}")

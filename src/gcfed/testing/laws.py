@@ -16,7 +16,7 @@ from torch import nn
 
 from gcfed.algorithms import GCFed
 from gcfed.core import keys, tree
-from gcfed.core.algorithm import Algorithm
+from gcfed.core.algorithm import ARGUMENTS, Algorithm
 from gcfed.core.chain import Chain, chain, parts
 from gcfed.core.memory import Store
 from gcfed.core.model import Model
@@ -33,7 +33,7 @@ from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import RoundResult, start
-from gcfed.testing.watching import ARGUMENTS, watched
+from gcfed.testing.watching import watched
 
 HOOKS = list(ARGUMENTS)
 

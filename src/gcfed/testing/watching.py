@@ -12,16 +12,9 @@ from typing import Any
 import torch
 
 from gcfed.core import tree
-from gcfed.core.algorithm import Algorithm
+from gcfed.core.algorithm import ARGUMENTS, Algorithm
 from gcfed.core.chain import Chain
 from gcfed.core.hook_checks import named
-
-ARGUMENTS = {
-    name: list(inspect.signature(hook).parameters)[1:]
-    for name, hook in vars(Algorithm).items()
-    if isinstance(hook, FunctionType) and name[0] != "_"
-}
-"""The hooks of an algorithm, and the names of what each is given."""
 
 
 def watched(algorithm: Algorithm, changes: list[str], *, mapped: Collection[str] = ()) -> Algorithm:
@@ -49,14 +42,16 @@ def _writing(
     @wraps(hook)
     def call(*args: Any) -> Any:
         given = dict(zip(ARGUMENTS[name], args, strict=True))
-        before = {path: (x, x.clone()) for path, x in tree.leaves(given)}
+        before = {path: x.clone() for path, x in tree.leaves(given)}
         out = hook(*args)
-        after = {path for path, _ in tree.leaves(given)}
+        after = dict(tree.leaves(given))
         told = f"{named(part, name)} changes what it is given"
-        changes.extend(f"{told}: {path[1:]} comes or goes" for path in before.keys() ^ after)
-        for path, (now, old) in before.items():
-            if not torch.equal(now, old):
-                gap = (now.double() - old.double()).abs().max().item()
+        changes.extend(
+            f"{told}: {path[1:]} comes or goes" for path in sorted(before.keys() ^ after)
+        )
+        for path, old in before.items():
+            if path in after and not torch.equal(old, new := after[path]):
+                gap = (old.double() - new.double()).abs().max().item()
                 changes.append(f"{told}: {path[1:]}, by {gap:.1e}")
         return out
 
