@@ -274,15 +274,44 @@ def detached(self, params, out, batch, ctx):
     return sum((params[name].detach() - ctx.anchor[name]).square().sum() for name in params)
 
 
+def of_detached_features(self, params, out, batch, ctx):
+    return batch.mean(out.need_features().detach().square().mean(1))
+
+
+def of_features_as_a_number(self, params, out, batch, ctx):
+    return batch.mean(out.need_features().square().mean(1)).item()
+
+
+def of_another_model(self, params, out, batch, ctx):
+    return batch.mean(ctx.forward(ctx.anchor, batch.x).logits.square().mean(1))
+
+
+def of_classes(self, params, out, batch, ctx):
+    return batch.mean((out.logits.argmax(1) != batch.y).to(out.logits))
+
+
 @pytest.mark.parametrize("engine", ["sequential", "workers"])
-@pytest.mark.parametrize("code", [by_item, detached])
+@pytest.mark.parametrize(
+    "code",
+    [
+        by_item,
+        detached,
+        of_detached_features,
+        of_features_as_a_number,
+        of_another_model,
+        of_classes,
+    ],
+)
 def test_a_penalty_without_a_gradient_is_named(make_setup, engine, code):
     said = refusal(make_setup, made(penalty=code), engine=engine)
-    assert in_sentence(f"^penalty of Mine {HERE} returns a number .* has no gradient", said)
+    assert in_sentence(f"^penalty of Mine {HERE} returns a number that has no gradient", said)
 
 
 def test_a_penalty_may_be_a_constant(make_setup):
     next(simulate(make_setup(made(penalty=lambda self, *arguments: 0.5))))
+    nothing = made(penalty=lambda self, params, out, *others: out.logits.new_zeros(()))
+    next(simulate(make_setup(nothing, engine="sequential")))
+    next(simulate(make_setup(FedProx(mu=0.0), engine="sequential")))
 
 
 def new_weights(self, delta, ctx):

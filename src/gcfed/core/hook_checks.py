@@ -25,7 +25,7 @@ from gcfed.core.chain import Chain, parts
 from gcfed.core.hook_returns import BELONGS, problem
 from gcfed.core.seeding import drawn_since, states, torch_drew_since
 from gcfed.core.tree import Tree
-from gcfed.core.types import ClientContext, ServerContext
+from gcfed.core.types import Batch, ClientContext, Output, ServerContext
 from gcfed.errors import READS_A_NUMBER, DivergedError, InputError, place
 
 DEVICE_ERROR = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
@@ -98,8 +98,8 @@ def _slip(part: Algorithm, name: str, returned: Any, *arguments: Any) -> str | N
     """A common mistake in what a hook returns, though its form is right; None if there is none."""
     if name == "penalty" and _lost_its_gradient(part, returned, *arguments):
         return (
-            "a number that changes with the weights and has no gradient, so it changes nothing: "
-            "do without .item(), float(), .detach() and no_grad"
+            "a number that has no gradient, so it changes nothing: do without .item(), float(), "
+            ".detach() and no_grad, and make it of params or out"
         )
     if name == "update" and _are_weights(part, returned[0], *arguments):
         return (
@@ -117,12 +117,20 @@ def _are_weights(part: Algorithm, step: Tree, delta: Tree, ctx: ServerContext) -
     return all(torch.equal(resting[name], w) for name, w in ctx.params.items())
 
 
-def _lost_its_gradient(part: Algorithm, value: Any, params: Tree, *others: Any) -> bool:
-    """Whether a penalty is another at other weights, but no gradient leads from it to them."""
+def _lost_its_gradient(
+    part: Algorithm, value: Any, params: Tree, out: Output, batch: Batch, ctx: ClientContext
+) -> bool:
+    """Whether a penalty adds to the loss, but nothing to its gradient.
+
+    A number of Python's that is the same at other weights is taken as meant.
+    """
     if isinstance(value, Tensor) and value.requires_grad:
         return False
     try:
-        return bool(part.penalty(tree.map(lambda p: 1.5 * p + 0.1, params), *others) != value)
+        if isinstance(value, Tensor) and value != 0:
+            return True
+        other = tree.map(lambda p: 1.5 * p.detach() + 0.1, params)
+        return bool(part.penalty(other, ctx.forward(other, batch.x), batch, ctx) != value)
     except Exception:  # as where the values of several clients, mapped over, cannot be compared
         return False
 
