@@ -161,7 +161,8 @@ def test_memory_of_other_names_and_shapes_is_named(make_setup):
     said = refusal(make_setup, made(**init, upload=other_memory))
     assert "memory that lacks c and has past" in said and "init_client says" in said
     said = refusal(make_setup, made(**init, upload=wide_memory))
-    assert "memory/c/conv.weight of shape [1, 4, 1, 3, 3], where [4, 1, 3, 3] belongs" in said
+    shapes = "memory/c/conv.weight of shape [1, 4, 1, 3, 3], where [4, 1, 3, 3] belongs"
+    assert f"{shapes}; init_client says what belongs" in said
 
 
 def raising(self, grads, params, ctx):
@@ -170,6 +171,11 @@ def raising(self, grads, params, ctx):
 
 def asking_a_value(self, grads, params, ctx):
     return grads if next(iter(grads.values())).sum().item() < 1e9 else params
+
+
+def by_backward(self, params, loss, batch, ctx):
+    loss(params).backward()
+    return params
 
 
 def too_few(self, grads):
@@ -200,6 +206,7 @@ def raising_at_step_1(self, grads, params, ctx):
             "vectorized",
             r"RuntimeError: numbers are read .* as \.item\(\) or an if does, .*vmap",
         ),
+        ("perturb", by_backward, "sequential", r"; take a gradient by torch\.func\.grad\(loss\)\("),
         ("gradient", too_few, "sequential", "TypeError: .* takes 2 positional arguments but 4"),
         ("update", raising_later, "sequential", "KeyError: 'm'"),
         ("gradient", raising_at_step_1, "sequential", "KeyError: 'm'"),

@@ -163,6 +163,8 @@ def _in_words(error: Exception) -> str:
             "it reads a tensor that an earlier call kept: what lasts is the server's state, a "
             "client's memory or a row"
         )
+    if "does not require grad" in said:
+        return f"{said}; take a gradient by torch.func.grad(loss)(params)"
     if isinstance(error, AttributeError) and isinstance(error.obj, ClientContext | ServerContext):
         names = [field.name for field in fields(error.obj)]
         near = get_close_matches(str(error.name), names, n=1)

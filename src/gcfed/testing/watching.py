@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gcfed.core import tree
 from gcfed.core.algorithm import ARGUMENTS, Algorithm
@@ -50,12 +51,22 @@ def _writing(
             f"{told}: {path[1:]} comes or goes" for path in sorted(before.keys() ^ after)
         )
         for path, old in before.items():
-            if path in after and not torch.equal(old, new := after[path]):
-                gap = (old.double() - new.double()).abs().max().item()
-                changes.append(f"{told}: {path[1:]}, by {gap:.1e}")
+            if path in after and not _equal(old, new := after[path]):
+                changes.append(f"{told}: {path[1:]}{_gap(old, new)}")
         return out
 
     return call
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether they hold the same, be it no numbers."""
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _gap(a: Tensor, b: Tensor) -> str:
+    if a.shape != b.shape:
+        return f", from shape {list(a.shape)} to {list(b.shape)}"
+    return f", by {(a.double() - b.double()).abs().max().item():.1e}"
 
 
 def _keeping(
