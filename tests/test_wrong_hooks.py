@@ -161,7 +161,8 @@ def test_memory_of_other_names_and_shapes_is_named(make_setup):
     said = refusal(make_setup, made(**init, upload=other_memory))
     assert "memory that lacks c and has past" in said and "init_client says" in said
     said = refusal(make_setup, made(**init, upload=wide_memory))
-    assert "memory/c/conv.weight of shape [1, 4, 1, 3, 3], where [4, 1, 3, 3] belongs" in said
+    shapes = "memory/c/conv.weight of shape [1, 4, 1, 3, 3], where [4, 1, 3, 3] belongs"
+    assert f"{shapes}; init_client says what belongs" in said
 
 
 def raising(self, grads, params, ctx):
@@ -170,6 +171,11 @@ def raising(self, grads, params, ctx):
 
 def asking_a_value(self, grads, params, ctx):
     return grads if next(iter(grads.values())).sum().item() < 1e9 else params
+
+
+def by_backward(self, params, loss, batch, ctx):
+    loss(params).backward()
+    return params
 
 
 def too_few(self, grads):
@@ -200,6 +206,7 @@ def raising_at_step_1(self, grads, params, ctx):
             "vectorized",
             r"RuntimeError: numbers are read .* as \.item\(\) or an if does, .*vmap",
         ),
+        ("perturb", by_backward, "sequential", r"; take a gradient by torch\.func\.grad\(loss\)\("),
         ("gradient", too_few, "sequential", "TypeError: .* takes 2 positional arguments but 4"),
         ("update", raising_later, "sequential", "KeyError: 'm'"),
         ("gradient", raising_at_step_1, "sequential", "KeyError: 'm'"),
@@ -274,15 +281,44 @@ def detached(self, params, out, batch, ctx):
     return sum((params[name].detach() - ctx.anchor[name]).square().sum() for name in params)
 
 
+def of_detached_features(self, params, out, batch, ctx):
+    return batch.mean(out.need_features().detach().square().mean(1))
+
+
+def of_features_as_a_number(self, params, out, batch, ctx):
+    return batch.mean(out.need_features().square().mean(1)).item()
+
+
+def of_another_model(self, params, out, batch, ctx):
+    return batch.mean(ctx.forward(ctx.anchor, batch.x).logits.square().mean(1))
+
+
+def of_classes(self, params, out, batch, ctx):
+    return batch.mean((out.logits.argmax(1) != batch.y).to(out.logits))
+
+
 @pytest.mark.parametrize("engine", ["sequential", "workers"])
-@pytest.mark.parametrize("code", [by_item, detached])
+@pytest.mark.parametrize(
+    "code",
+    [
+        by_item,
+        detached,
+        of_detached_features,
+        of_features_as_a_number,
+        of_another_model,
+        of_classes,
+    ],
+)
 def test_a_penalty_without_a_gradient_is_named(make_setup, engine, code):
     said = refusal(make_setup, made(penalty=code), engine=engine)
-    assert in_sentence(f"^penalty of Mine {HERE} returns a number .* has no gradient", said)
+    assert in_sentence(f"^penalty of Mine {HERE} returns a number that has no gradient", said)
 
 
 def test_a_penalty_may_be_a_constant(make_setup):
     next(simulate(make_setup(made(penalty=lambda self, *arguments: 0.5))))
+    nothing = made(penalty=lambda self, params, out, *others: out.logits.new_zeros(()))
+    next(simulate(make_setup(nothing, engine="sequential")))
+    next(simulate(make_setup(FedProx(mu=0.0), engine="sequential")))
 
 
 def new_weights(self, delta, ctx):
@@ -305,6 +341,47 @@ def test_what_a_context_has_is_said(make_setup):
 
     said = refusal(make_setup, made(upload=of_the_client))
     assert said.endswith("round, step") and "did you mean 'anchor'? There are anchor," in said
+
+
+def keeping_in_memory(self, delta, ctx):
+    ctx.memory["past"] = delta
+    return Upload(delta, {}, ctx.memory)
+
+
+def keeping_in_state(self, delta, ctx):
+    ctx.state["past"] = delta
+    return delta, ctx.state
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("hook", "code", "what"),
+    [
+        ("upload", keeping_in_memory, "ctx/memory/past/conv.bias"),
+        ("update", keeping_in_state, "ctx/state/past/conv.bias"),
+        ("broadcast", lambda s, params, state: (params, state, params.popitem())[:2], "params/fc"),
+        ("upload", lambda s, d, ctx: (Upload(d, {}, {}), d.popitem())[0], "delta/fc2.bias"),
+        ("send", lambda s, d, message, ctx: (d, message, d.popitem())[:2], "delta/fc2.bias"),
+        ("receive", lambda s, u, row, ctx: (u, row, u.delta.popitem())[:2], "upload/delta/fc2.b"),
+        ("update", lambda s, d, ctx: (d, ctx.state, d.popitem())[:2], "delta/fc2.bias"),
+    ],
+)
+def test_a_dict_that_a_hook_is_given_stays_as_it_was(make_setup, engine, hook, code, what):
+    for algorithm in (made(**{hook: code}), GCFed() + made(**{hook: code})):
+        said = refusal(make_setup, algorithm, engine=engine)
+        expected = (
+            rf"^{hook} of Mine {HERE} changes the dicts it is given: {what}.* comes or goes; "
+        )
+        assert in_sentence(expected, said), said
+
+
+def test_arguments_in_another_order_are_refused():
+    """A hook is given them by place, so gradients would be taken for weights."""
+    with pytest.raises(InputError, match=r"is given grads, params, ctx in .*; not params, grads"):
+        made(gradient=lambda self, params, grads, ctx: grads)
+    made(gradient=lambda self, g, w, ctx: g)
+    made(gradient=staticmethod(lambda grads, params, ctx: grads))
+    made(update=lambda self, delta, ctx, more=1: (delta, ctx.state))
 
 
 class Dropping(torch.nn.Module):

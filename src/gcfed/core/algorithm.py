@@ -66,15 +66,13 @@ class Algorithm:
         _check_range_names(cls)
         cls.claims = frozenset(_words(cls, "claims"))
         cls.needs = frozenset(_words(cls, "needs"))
-        hooks = [n for n, v in vars(Algorithm).items() if callable(v) and not n.startswith("_")]
-        for name in hooks:
-            if not callable(hook := getattr(cls, name)):
-                frame = sys._getframe(1)  # of the class statement
-                where = place(frame.f_code.co_filename, frame.f_lineno)
-                said = f"{name} of {cls.__name__} ({where}) is a hook, hence a function"
-                raise InputError(f"{said}; not {hook!r:.200}")
-        for name in vars(cls).keys() - set(hooks):
-            if callable(vars(cls)[name]) and (near := get_close_matches(name, hooks, 1, 0.85)):
+        frame = sys._getframe(1)  # of the class statement
+        where = place(frame.f_code.co_filename, frame.f_lineno)
+        for name in ARGUMENTS:
+            if other := _other_than(name, getattr(cls, name)):
+                raise InputError(f"{name} of {cls.__name__} ({where}) {other}")
+        for name in vars(cls).keys() - ARGUMENTS.keys():
+            if callable(vars(cls)[name]) and (near := get_close_matches(name, ARGUMENTS, 1, 0.85)):
                 said = f"{cls.__name__}.{name} is no hook of an algorithm"
                 warnings.warn(f"{said}; did you mean {near[0]}?", stacklevel=2)
         if cls.aggregate is not Algorithm.aggregate:  # only one part can replace the mean
@@ -159,11 +157,32 @@ class Algorithm:
         return delta, ctx.state
 
 
+ARGUMENTS = {
+    name: list(inspect.signature(hook).parameters)[1:]
+    for name, hook in vars(Algorithm).items()
+    if inspect.isfunction(hook) and not name.startswith("_")
+}
+"""The hooks in the order in which a round calls them, with the names of what each is given."""
+
+
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", Algorithm)
 """Algorithms by name, so that a config file or a command line can say which."""
 
 register = ALGORITHMS.register
 register("fedavg")(Algorithm)
+
+
+def _other_than(name: str, hook: Any) -> str | None:
+    """How what stands in the place of a hook is none; a hook is given its arguments by place."""
+    if not callable(hook):
+        return f"is a hook, hence a function; not {hook!r:.200}"
+    try:
+        taken = [n for n in inspect.signature(hook).parameters if n in ARGUMENTS[name]]
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return None
+    if taken != [n for n in ARGUMENTS[name] if n in taken]:
+        return f"is given {', '.join(ARGUMENTS[name])} in this order; not {', '.join(taken)}"
+    return None
 
 
 def _words(cls: type[Algorithm], name: Literal["claims", "needs"]) -> list[Any]:

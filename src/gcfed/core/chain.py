@@ -53,8 +53,8 @@ def acting_at(algorithm: Algorithm, *hooks: str) -> list[Algorithm]:
 class Chain(Algorithm):
     """Several algorithms as one.  Penalties add, one part may replace the mean, all else pipes.
 
-    Each part sees only its own message, memory, row and state; ``send`` and ``release`` alone are
-    given the messages of all.
+    Each part sees only its own message, memory, row and state; ``send``, ``release`` and
+    ``aggregate`` are given the messages of all, ``aggregate`` its own by the names it gave them.
     """
 
     links: tuple[Algorithm, ...]
@@ -151,7 +151,17 @@ class Chain(Algorithm):
     def aggregate(self, uploads: Upload, weights: Tensor, ctx: ServerContext) -> tuple[Tree, State]:
         for i, p in enumerate(self.links):
             if "aggregate" in p.claims:
-                return p.aggregate(uploads, weights, _narrow_server(ctx, i))
+                others = {k for k in uploads.message if not k.startswith(f"{i}/")}
+                named = {k.removeprefix(f"{i}/"): v for k, v in uploads.message.items()}
+                named_uploads = uploads._replace(message=named)
+                delta, mean = p.aggregate(named_uploads, weights, _narrow_server(ctx, i))
+                if lost := others - mean.keys():
+                    raise InputError(
+                        f"{type(p).__name__} replaces the mean and leaves out what other parts of "
+                        f"the chain sent, {', '.join(sorted(lost))}: aggregate gives one message "
+                        "of all in uploads.message, as tree.mean(uploads.message, weights) does"
+                    )
+                return delta, {k if k in others else f"{i}/{k}": v for k, v in mean.items()}
         return super().aggregate(uploads, weights, ctx)
 
     def release(self, delta: Tree, message: State, ctx: ServerContext) -> tuple[Tree, State]:

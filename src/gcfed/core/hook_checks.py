@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from gcfed.core import tree
-from gcfed.core.algorithm import Algorithm
+from gcfed.core.algorithm import ARGUMENTS, Algorithm
 from gcfed.core.chain import Chain, parts
 from gcfed.core.hook_returns import BELONGS, problem
 from gcfed.core.seeding import drawn_since, states, torch_drew_since
 from gcfed.core.tree import Tree
-from gcfed.core.types import ClientContext, ServerContext
+from gcfed.core.types import Batch, ClientContext, Output, ServerContext
 from gcfed.errors import READS_A_NUMBER, DivergedError, InputError, place
 
 DEVICE_ERROR = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
@@ -64,7 +64,8 @@ def naming_hooks(algorithm: Algorithm) -> Iterator[None]:
 
 def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
     """What a hook returns, if nothing is wrong with it."""
-    before = states()
+    before, given = states(), dict(zip(ARGUMENTS[name], arguments, strict=True))
+    paths = [path for path, _ in tree.leaves(given)]
     try:
         returned = getattr(part, name)(*arguments)
     except NOT_THE_HOOKS:
@@ -77,14 +78,19 @@ def _call(part: Algorithm, name: str, *arguments: Any) -> Any:
         raise _draws(part, name)
     if drawn_since(before):  # maybe by another thread, so it is no error
         warnings.warn(
-            f"{_named(part, name)} draws from numpy's or Python's global generator, so no run can "
+            f"{named(part, name)} draws from numpy's or Python's global generator, so no run can "
             "be repeated: use gcfed.core.keys, with ctx.key where the hook has a ctx",
             stacklevel=2,
         )
+    if strange := set(paths).symmetric_difference(path for path, _ in tree.leaves(given)):
+        raise InputError(
+            f"{named(part, name)} changes the dicts it is given: {min(strange)[1:]} comes or goes; "
+            "return new ones"
+        )
     if other := problem(returned, BELONGS[name](*arguments)):
-        raise InputError(f"{_named(part, name)} returns {other}")
+        raise InputError(f"{named(part, name)} returns {other}")
     if slip := _slip(part, name, returned, *arguments):
-        raise InputError(f"{_named(part, name)} returns {slip}")
+        raise InputError(f"{named(part, name)} returns {slip}")
     return returned
 
 
@@ -92,8 +98,8 @@ def _slip(part: Algorithm, name: str, returned: Any, *arguments: Any) -> str | N
     """A common mistake in what a hook returns, though its form is right; None if there is none."""
     if name == "penalty" and _lost_its_gradient(part, returned, *arguments):
         return (
-            "a number that changes with the weights and has no gradient, so it changes nothing: "
-            "do without .item(), float(), .detach() and no_grad"
+            "a number that has no gradient, so it changes nothing: do without .item(), float(), "
+            ".detach() and no_grad, and make it of params or out"
         )
     if name == "update" and _are_weights(part, returned[0], *arguments):
         return (
@@ -111,19 +117,27 @@ def _are_weights(part: Algorithm, step: Tree, delta: Tree, ctx: ServerContext) -
     return all(torch.equal(resting[name], w) for name, w in ctx.params.items())
 
 
-def _lost_its_gradient(part: Algorithm, value: Any, params: Tree, *others: Any) -> bool:
-    """Whether a penalty is another at other weights, but no gradient leads from it to them."""
+def _lost_its_gradient(
+    part: Algorithm, value: Any, params: Tree, out: Output, batch: Batch, ctx: ClientContext
+) -> bool:
+    """Whether a penalty adds to the loss, but nothing to its gradient.
+
+    A number of Python's that is the same at other weights is taken as meant.
+    """
     if isinstance(value, Tensor) and value.requires_grad:
         return False
     try:
-        return bool(part.penalty(tree.map(lambda p: 1.5 * p + 0.1, params), *others) != value)
+        if isinstance(value, Tensor) and value != 0:
+            return True
+        other = tree.map(lambda p: 1.5 * p.detach() + 0.1, params)
+        return bool(part.penalty(other, ctx.forward(other, batch.x), batch, ctx) != value)
     except Exception:  # as where the values of several clients, mapped over, cannot be compared
         return False
 
 
 def _draws(part: Algorithm, name: str) -> InputError:
     return InputError(
-        f"{_named(part, name)} draws from torch's global generator, so no engine could repeat it: "
+        f"{named(part, name)} draws from torch's global generator, so no engine could repeat it: "
         "use gcfed.core.keys, with ctx.key where the hook has a ctx"
     )
 
@@ -135,7 +149,7 @@ def _raised(part: Algorithm, name: str, error: Exception) -> InputError:
     own = [x.lineno for x in lines if code is not None and x.filename == code.co_filename]
     said = _in_words(error)
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return InputError(f"{_named(part, name, own[-1] if own else None)} raises {what}")
+    return InputError(f"{named(part, name, own[-1] if own else None)} raises {what}")
 
 
 def _in_words(error: Exception) -> str:
@@ -144,6 +158,13 @@ def _in_words(error: Exception) -> str:
     said = said if len(said) <= 300 else f"{said[:300]}..."
     if "vmap" in said and (".item()" in said or "data-dependent" in said):
         return f"{READS_A_NUMBER}, which vmap over clients cannot: use torch.where, clamp, exp, ..."
+    if "escaped from inside a function" in said:
+        return (
+            "it reads a tensor that an earlier call kept: what lasts is the server's state, a "
+            "client's memory or a row"
+        )
+    if "does not require grad" in said:
+        return f"{said}; take a gradient by torch.func.grad(loss)(params)"
     if isinstance(error, AttributeError) and isinstance(error.obj, ClientContext | ServerContext):
         names = [field.name for field in fields(error.obj)]
         near = get_close_matches(str(error.name), names, n=1)
@@ -152,7 +173,7 @@ def _in_words(error: Exception) -> str:
     return said
 
 
-def _named(part: Algorithm, name: str, line: int | None = None) -> str:
+def named(part: Algorithm, name: str, line: int | None = None) -> str:
     """A hook by its name, class, file and line; by default the line in which it begins."""
     code, owner = _code(part, name), type(part).__name__
     if code is None:

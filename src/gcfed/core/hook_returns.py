@@ -88,11 +88,11 @@ def problem(value: Any, wanted: Any, path: str = "") -> str | None:
 def _tensor_problem(value: Any, wanted: Tensor, path: str) -> str | None:
     if not isinstance(value, Tensor):
         return _other(value, "a tensor", path)
-    what = path or "a tensor"
+    what, belongs = path or "a tensor", f"belongs{_source(path)}"
     if value.shape != wanted.shape:
-        return f"{what} of shape {list(value.shape)}, where {list(wanted.shape)} belongs"
+        return f"{what} of shape {list(value.shape)}, where {list(wanted.shape)} {belongs}"
     if value.dtype != wanted.dtype:
-        return f"{what} of {value.dtype}, where {wanted.dtype} belongs"
+        return f"{what} of {value.dtype}, where {wanted.dtype} {belongs}"
     if value.device != wanted.device:
         return f"{what} on {value.device}, where {wanted.device} belongs"
     if value.layout != wanted.layout:
@@ -107,9 +107,12 @@ def _names_problem(value: dict[Any, Any], wanted: dict[str, Any], path: str) -> 
         return None
     faults = [f"lacks {_listed(lacks)}"] if lacks else []
     faults += [f"has {_listed(has)}, which does not belong there"] if has else []
+    return f"{path or 'a dict'} that {' and '.join(faults)}{_source(path)}"
+
+
+def _source(path: str) -> str:
     maker = MADE_BY.get(path.partition("/")[0])
-    source = f"; {maker} says what belongs" if maker else ""
-    return f"{path or 'a dict'} that {' and '.join(faults)}{source}"
+    return f"; {maker} says what belongs" if maker else ""
 
 
 def _number_problem(value: Any, device: torch.device) -> str | None:
