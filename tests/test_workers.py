@@ -156,6 +156,38 @@ def test_what_cannot_be_traced_runs_as_it_is_written(workers, run, close):
     close(slow.server, run(Algorithm(), engine="sequential").server)
 
 
+class Experts(nn.Module):
+    """Each example goes through one of two layers, by the sign of its first number."""
+
+    def __init__(self):
+        super().__init__()
+        self.flatten, self.a, self.b = nn.Flatten(), nn.Linear(6, 5), nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = self.flatten(x)[:, :6]
+        is_first, y = x[:, 0] > 0.5, x.new_zeros(len(x), 5)
+        y[is_first], y[~is_first] = self.a(x[is_first]), self.b(x[~is_first])
+        return y
+
+
+class Chosen(Experts):
+    """The same by the numbers of examples; those numbers themselves are traced."""
+
+    def forward(self, x):
+        x = self.flatten(x)[:, :6][:, torch.arange(6)]
+        chosen = (x[:, 0] > 0.5).nonzero()[:, 0]
+        return self.b(x).index_add(0, chosen, self.a(x[chosen]))
+
+
+@pytest.mark.parametrize("kind", [Experts, Chosen])
+def test_shapes_that_depend_on_the_data_are_not_traced(kind, workers, run, close):
+    torch.manual_seed(0)
+    module = kind()
+    with pytest.warns(UserWarning, match="tracing it failed.*shape of a tensor depends on the"):
+        result = run(parse("gcfed"), engine=workers, module=module)
+    close(result.server, run(parse("gcfed"), engine="sequential", module=module).server)
+
+
 def test_adamw_steps_in_place_as_it_does_out_of_place(workers, run, close):
     optimizer = AdamW(0.01, weight_decay=0.1)
     one, all_ = (run(GCFed(), optimizer=optimizer, engine=e) for e in ("sequential", workers))

@@ -76,6 +76,7 @@ class Traced(Generic[T]):
 
         module = make_fx(on_leaves)(*tree.tensors(arguments))
         module.graph.eliminate_dead_code()
+        _refuse_varying_shapes(module.graph)
         if change is not None:
             change(module.graph)
         if compiler is not None:
@@ -95,3 +96,19 @@ class Traced(Generic[T]):
 
 
 _PLACE = torch.empty(0)
+
+
+def _refuse_varying_shapes(graph: Graph) -> None:
+    """Refuse a trace of which a tensor would have other shapes with other data.
+
+    The trace keeps sizes of the one batch that it saw, for the gradient of ``x[mask]`` say.
+    """
+    for node in graph.nodes:
+        if torch.Tag.dynamic_output_shape not in getattr(node.target, "tags", ()):
+            continue
+        by_numbers = node.target is torch.ops.aten.index.Tensor and not any(
+            index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8)
+            for index in node.args[1]
+        )
+        if not by_numbers:
+            raise RuntimeError(f"the shape of a tensor depends on the data ({node.target})")
