@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import pickle
+import re
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from gcfed.cli.app import app
 from gcfed.cli.choices import LISTS, choices
 from gcfed.cli.completion import names_of
 from gcfed.config.settings import Config
+from gcfed.results.tables import Entry, Section, Table
 
 pytest_plugins = ["running"]
 
@@ -275,11 +277,51 @@ def test_a_path_too_long_for_a_terminal_stands_below_its_row(screen):
     assert lines == ["algorithm  status", "  run", *row, *row]
 
 
-def test_what_fits_no_terminal_has_a_whole_line_for_each_row(screen):
-    heads = tuple(f"heading-{k}" for k in range(9))
-    console.table(heads, [tuple("1,033.4" for _ in heads)])
-    lines = [line.split() for line in screen.getvalue().splitlines()]
-    assert lines == [list(heads), ["1,033.4"] * 9]
+def printed(screen):
+    return [line.rstrip() for line in screen.getvalue().splitlines()]
+
+
+def test_columns_that_do_not_fit_stand_below_as_a_table_of_their_own(screen):
+    heads = ("method", *(f"heading-{k}" for k in range(6)))
+    console.table(heads, [(name, *["1,033.4"] * 6) for name in ("fedavg", "gcfed")])
+    first, second = (["method", *heads[k : k + 3]] for k in (1, 4))
+    rows = [[name, *["1,033.4"] * 3] for name in ("fedavg", "gcfed")]
+    assert [line.split() for line in printed(screen)] == [first, *rows, [], second, *rows]
+
+
+def test_every_row_of_runs_goes_on_below_to_its_path(screen):
+    heads = ("algorithm", *(f"heading-{k}" for k in range(5)), "run")
+    path = "runs/gcfed-fashion10k-mlp-seed-0-e348123a16"
+    console.table(heads, [("gcfed", *"12345", path)] * 2)
+    shown, row = printed(screen), ["gcfed 1 2", "  3 4 5", f"  {path}"]
+    assert [re.sub(r"(?<=\S) +", " ", line) for line in shown[3:]] == row * 2
+    assert shown[:3] == [
+        "algorithm  heading-0  heading-1",
+        "  heading-2  heading-3  heading-4",
+        "  run",
+    ]
+
+
+def test_an_interval_is_never_broken_nor_a_word_of_a_note(screen):
+    heads, gap = ("method", "final", "best", "minus fedavg [95 % CI]"), "+8.05 [-84.39, +100.49]"
+    value, note = (
+        "48.19 (10.06)",
+        "best: chosen on the test set, as the papers do it; more is below",
+    )
+    rows = (tuple(map(Entry, ("gcfed", value, value, gap))),)
+    console.show(Table(heads, (Section("", rows),), (note,)))
+    assert any(line.endswith(gap) for line in printed(screen))
+    assert " ".join(printed(screen)[-2:]) == note
+    assert max(map(len, printed(screen))) <= 60
+
+
+def test_a_cell_that_fits_no_terminal_is_whole(screen):
+    word = "a" * 70
+    console.table(("name", "what", "it is"), [("one", word, "1"), ("two", "2", "2")])
+    assert [line.split() for line in printed(screen)] == [
+        *(["name", "what"], ["one", word], ["two", "2"], []),
+        *(["name", "it", "is"], ["one", "1"], ["two", "2"]),
+    ]
 
 
 def test_a_shell_completes_names(gcfed, monkeypatch):

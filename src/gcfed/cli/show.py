@@ -41,8 +41,7 @@ def _show_run(run: "Run") -> None:
     from gcfed.results.facts import facts, last_rounds, round_columns
     from gcfed.results.listing import legend
 
-    console.table(("run", str(run.path)), facts(run))
-    console.tell(legend([run]))
+    console.table(("run", str(run.path)), facts(run), legend([run]))
     console.tell()
     columns = round_columns(run.metrics)
     console.table(columns, last_rounds(run.records, columns))
