@@ -202,6 +202,9 @@ BAD = [
         ["--alpha", "0.1", "--set", "partition=dirichlet(alpha=0.5)"],
         "alpha=0.1 and partition=dirichlet(alpha=0.5) contradict each other",
     ),
+    (["--set=lr=1", "--set", "lr = 2"], "--set lr=1 and --set lr=2 contradict each other"),
+    (["--rounds", "2", "--rounds", "3"], "--rounds is given 2 times: give it once"),
+    (["--algorithm", "fedlc", "+", "gcfed"], "goes in quotes, as in 'fedlc + gcfed'"),
     (["--set", "lr"], "--set takes key=value"),
     (["--set", "learning_rate=1"], "unknown key: 'learning_rate'"),
     (["--set", "roundz=1"], "did you mean 'rounds'?"),
@@ -332,8 +335,8 @@ def test_a_seed_that_diverges_leaves_the_others(gcfed, tmp_path):
 def test_ctrl_c_keeps_what_was_done(tmp_path, number):
     """And so does the end of a Slurm job, which all processes are told of."""
     code = "from gcfed.cli import main; main()"
-    command = [sys.executable, "-c", code, "run", *flags(rounds=100_000), "--out", "a", "--json"]
-    command += ["--set", "engine=workers(processes=2)"]
+    endless = flags(rounds=100_000, engine="workers(processes=2)")
+    command = [sys.executable, "-c", code, "run", *endless, "--out", "a", "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -585,6 +588,8 @@ def test_check_on_a_model_and_settings_of_ones_own(gcfed, tmp_path):
     assert "unknown key: 'momentun'" in wrong(gcfed(*words, "--set", "momentun=3"))
     both = "--model mlp(hidden=(8,)) and --set model=cnn contradict each other"
     assert both in wrong(gcfed(*words, "--set", "model=cnn"))
+    twice = "--set momentum=0.0 and --set momentum=0.5 contradict each other: leave one out"
+    assert twice in wrong(gcfed(*words, "--set", "momentum=0.5"))
 
 
 @pytest.mark.parametrize(

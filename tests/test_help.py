@@ -229,6 +229,21 @@ def test_errors_have_one_style(gcfed, words, message):
     assert answer.err.count("\n") == 1
 
 
+def test_an_option_without_its_value_names_the_command(gcfed):
+    said = gcfed("run", "--set").err
+    assert (
+        said == "error: option '--set' requires an argument; gcfed run --help shows what it takes\n"
+    )
+
+
+def test_what_may_be_repeated_is(gcfed, tmp_path):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("")
+    same = ("--set", "rounds=1", "--set", "rounds = 1")
+    words = ("--rounds", "1", *same, "--json", "--json", "--plugin", "a.py", "--plugin", "b.py")
+    assert "unknown model" in gcfed("run", *words, "--model", "none").err
+
+
 def test_a_grid_is_no_config(gcfed, tmp_path):
     (tmp_path / "grid.toml").write_text("rounds = 2\n[grid]\nlr = [0.1, 0.2]\n")
     answer = gcfed("run", "grid.toml")

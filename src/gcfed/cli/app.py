@@ -98,7 +98,10 @@ def _explain(error: click.ClickException) -> str:
         return str(unknown(f"option of {command}", error.option_name, options))
     said = error.format_message().rstrip(".")
     said = said.replace(" (env var: 'None')", "")  # click < 8.2.2 adds this to every option
-    return f"{said[:1].lower()}{said[1:]}; {command} --help shows what it takes"
+    how = f"{command} --help shows what it takes"
+    if "+" in sys.argv:  # which a shell made words of its own of
+        how = "what is joined by + goes in quotes, as in 'fedlc + gcfed'"
+    return f"{said[:1].lower()}{said[1:]}; {how}"
 
 
 def _setting(option: str) -> str | None:
