@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -660,15 +659,15 @@ def test_a_killed_run_is_asked_for_fewer_rounds(gcfed, tmp_path, there, asked):
     assert contents(run.path) == before
 
 
-@pytest.mark.parametrize(
-    ("words", "advice"),
-    [
-        (["--out", "new/mine"], "delete new and start again"),
-        (["--out", "mine", "--seeds", "0,1"], "delete mine and start again"),
-        ([], "give the same command again"),
-    ],
-)
-def test_a_disk_that_is_full_before_a_run_begins(gcfed, tmp_path, monkeypatch, words, advice):
+PLACES = [
+    (["--out", "new/mine"], "start again"),
+    (["--out", "mine", "--seeds", "0,1"], "start again"),
+    ([], "give the same command again"),
+]
+
+
+@pytest.mark.parametrize(("words", "advice"), PLACES)
+def test_a_disk_that_is_full_before_a_run_begins(gcfed, monkeypatch, words, advice):
     def full(path, text):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -676,6 +675,29 @@ def test_a_disk_that_is_full_before_a_run_begins(gcfed, tmp_path, monkeypatch, w
         patched.setattr("gcfed.runs.writer.write_text", full)
         said = wrong(gcfed("run", *flags(), *words))
     assert f"No space left on device; the run has not begun: mend this, then {advice}" in said
-    if advice.startswith("delete"):
-        shutil.rmtree(tmp_path / advice.split()[1])
     assert gcfed("run", *flags(), *words).code == 0
+
+
+@pytest.mark.parametrize("words", [words for words, _ in PLACES])
+@pytest.mark.parametrize("where", ["train.RunWriter", "writer.write_text"])
+def test_ctrl_c_before_a_run_has_begun(gcfed, tmp_path, monkeypatch, words, where):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"gcfed.runs.{where}", interrupted)
+        answer = gcfed("run", *flags(), *words)
+    assert answer.code == 130 and "error" not in answer.err
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
+    assert find_runs(tmp_path) == []  # and none is said to be damaged
+    assert gcfed("run", *flags(), *words).code == 0
+
+
+def test_what_others_put_beside_a_run_that_has_not_begun_stays(gcfed, tmp_path, monkeypatch):
+    def interrupted(*_):
+        (tmp_path / "new" / "theirs").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gcfed.runs.train.RunWriter", interrupted)
+    assert gcfed("run", *flags(), "--out", "new/mine").code == 130
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["theirs"]
