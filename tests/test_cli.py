@@ -524,6 +524,18 @@ class Needy(Algorithm):
 '''
 
 
+def test_check_of_numbers_that_are_not_finite(gcfed, tmp_path):
+    (tmp_path / "my.py").write_text(
+        "from gcfed import Algorithm\n"
+        "class Lost(Algorithm):\n"
+        "    def update(self, delta, ctx):\n"
+        "        return {name: d * float('nan') for name, d in delta.items()}, ctx.state\n"
+    )
+    answer = gcfed("check", "my.py:Lost")
+    assert answer.code == 1 and answer.out.count("not finite") == 1
+    assert answer.out.splitlines()[-1] == "my.py:Lost: 0 of 9 laws hold, 7 cannot be judged"
+
+
 def test_check(gcfed, tmp_path):
     (tmp_path / "my.py").write_text(GOOD)
     good = gcfed("check", "my.py:Mine")

@@ -65,16 +65,16 @@ def check(
     folder = None if data_dir is None else str(data_dir)
     options = {"model": model, "dataset": dataset, "data_dir": folder}
     values = changes_given(options, set_ or [])
-    broken = laws.check(tried, small_problem(values, laws.problem()) if values else None)
-    for sentence in broken:
+    found = laws.judge(tried, small_problem(values, laws.problem()) if values else None)
+    for sentence in found.sentences:
         console.tell(f"- {sentence}")
     if not acting_at(tried, *laws.HOOKS):
         console.tell(
             f"it has no hooks of its own, so it is FedAvg; hooks are {_listed(laws.HOOKS)}"
         )
-    held = len(laws.LAWS) - len(broken)
-    console.tell(f"{algorithm}: {held} of {len(laws.LAWS)} laws hold")
-    sys.exit(1 if broken else 0)
+    unjudged = f", {len(found.unjudged)} cannot be judged" if found.unjudged else ""
+    console.tell(f"{algorithm}: {len(found.held)} of {len(laws.LAWS)} laws hold{unjudged}")
+    sys.exit(1 if found.sentences else 0)
 
 
 def _listed(names: list[str]) -> str:
