@@ -1,7 +1,9 @@
 """Runs of a folder, told apart by what differs, and whether anybody goes on with them."""
 
+import io
 import os
 import signal
+import sys
 
 from killing import ended, forked
 from made_runs import make_run, make_runs
@@ -29,6 +31,16 @@ def test_runs_are_told_apart_by_what_differs(tmp_path, gcfed):
         ["fedavg", "α = 0.5", "0.2", "0"],
     )
     assert gcfed("show", tmp_path).out.splitlines()[2].startswith("fedavg     α = 0.5    0.2  0 ")
+
+
+def test_a_locale_without_greek_has_a_name_for_alpha(tmp_path, monkeypatch, gcfed):
+    for alpha in (0.1, 0.5):
+        make_run(tmp_path / f"{alpha}", [0.5], partition=f"dirichlet(alpha={alpha})")
+    screen = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert gcfed("show", tmp_path).code == 0
+    screen.flush()
+    assert b"fedavg     \\u03b1 = 0.1 " in screen.buffer.getvalue()
 
 
 def test_runs_that_differ_in_seed_and_algorithm_have_no_more_columns(tmp_path):

@@ -65,6 +65,7 @@ for section, commands in COMMANDS.items():
 
 def main() -> None:
     """Run a command; what is wrong with the input is one message and exit code 2."""
+    console.print_all_text()
     console.show_warnings()
     try:
         with ending_imports():

@@ -1,10 +1,12 @@
 """How the command line prints results, errors and warnings."""
 
 import logging
+import sys
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 
 from rich.console import Console
 from rich.markup import escape
@@ -98,6 +100,13 @@ def showing_notes() -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
+
+
+def print_all_text() -> None:
+    """Let text be printed that the locale has no letters for: α as \\u03b1, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # neither closed nor somebody's stand-in
+            stream.reconfigure(errors="backslashreplace")
 
 
 def show_warnings() -> None:
