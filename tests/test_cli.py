@@ -671,6 +671,11 @@ def test_a_killed_run_is_asked_for_fewer_rounds(gcfed, tmp_path, there, asked):
     assert contents(run.path) == before
 
 
+def test_a_run_that_has_more_rounds_is_said_to(gcfed):
+    assert gcfed("run", *flags(rounds=2)).code == 0
+    assert "(it has more than 1 round)" in gcfed("run", *flags(rounds=1)).err
+
+
 PLACES = [
     (["--out", "new/mine"], "start again"),
     (["--out", "mine", "--seeds", "0,1"], "start again"),

@@ -3,6 +3,7 @@
 import ast
 import io
 import json
+import os
 import pickle
 import re
 import shlex
@@ -200,13 +201,18 @@ def test_examples_are_commands(words):
         (["run", "--lr", "1"], "lr is no option of gcfed run, but a setting: --set lr=VALUE"),
         (["run", "--batch-size=9"], "batch_size is no option of gcfed run, but a setting: --set b"),
         (["show", "--lr", "1"], "unknown option of gcfed show: '--lr'"),
+        (["sweep", "a.toml", "--rounds=9"], "rounds is no option of gcfed sweep, but a setting: w"),
+        (["sweep", "a.toml", "--seeds=9"], "but a setting: write it into GRID.toml"),
+        (["resume", "a", "--rounds", "0"], "rounds is a positive count; not 0"),
+        (["run", "."], ". is a folder: name a file of settings"),
+        (["check", "my:Mine"], "a class is named by its file, as in my.py:MyAlgorithm; not 'my:M"),
         (["run", "--dataset", "cifar-10"], "not a dataset: 'cifar - 10'; did you mean 'cifar10'?"),
         (["run", "--algorithm", "fedprox mu=1"], "(invalid syntax); write name(key=value)"),
         (["run", "--rounds", "x"], "invalid value for '--rounds': 'x' is not a valid integer; "),
-        (["show"], "missing argument 'RUN'; gcfed show --help shows what it takes"),
+        (["show"], "missing argument 'RUNS...'; gcfed show --help shows what it takes"),
         (["resume", ""], "invalid value for 'RUNS...': a path is empty: name a file or a folder"),
         (["verify", " "], "invalid value for 'RUNS...': a path is empty: name a file or a folder"),
-        (["show", ""], "invalid value for 'RUN': a path is empty: name a file or a folder"),
+        (["show", ""], "invalid value for 'RUNS...': a path is empty: name a file or a folder"),
         (["compare", ""], "a path is empty: name a file or a folder"),
         (["sweep", ""], "invalid value for 'GRID.toml': a path is empty"),
         (["run", ""], "invalid value for '[CONFIG.toml]': a path is empty"),
@@ -249,6 +255,13 @@ def test_a_grid_is_no_config(gcfed, tmp_path):
     answer = gcfed("run", "grid.toml")
     assert answer.code == 2
     assert "grid.toml is a grid of settings: train it with gcfed sweep grid.toml" in answer.err
+
+
+def test_a_screen_of_no_width_is_one_of_80_columns(tmp_path):
+    code = "from gcfed.cli import console; print(console.out.width)"
+    command, environment = [sys.executable, "-c", code], {**os.environ, "COLUMNS": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "80\n"
 
 
 def test_the_list_of_models_says_for_which_examples(gcfed):

@@ -94,8 +94,8 @@ def _explain(error: click.ClickException) -> str:
         words = [word for param in context.command.params for word in param.opts]
         options = [word for word in [*words, "--help"] if word.startswith("-")]
         typed = get_close_matches(error.option_name, options, n=1, cutoff=0.8)
-        if "--set" in options and not typed and (key := _setting(error.option_name)):
-            return f"{key} is no option of {command}, but a setting: --set {key}=VALUE"
+        if not typed and (key := _setting(error.option_name)) and (how := _how_set(context, key)):
+            return f"{key} is no option of {command}, but a setting: {how}"
         return str(unknown(f"option of {command}", error.option_name, options))
     said = error.format_message().rstrip(".")
     said = said.replace(" (env var: 'None')", "")  # click < 8.2.2 adds this to every option
@@ -110,7 +110,15 @@ def _setting(option: str) -> str | None:
     from gcfed.config.settings import KEYS  # imports torch, which help does without
 
     key = option.lstrip("-").replace("-", "_")
-    return key if key in KEYS else None
+    return key if key in (*KEYS, "seeds") else None
+
+
+def _how_set(context: click.Context, key: str) -> str | None:
+    """How a command is given a setting that is no option of its own."""
+    if any("--set" in param.opts for param in context.command.params):
+        return f"--set {key}=VALUE"
+    files = [str(param.metavar) for param in context.command.params]
+    return next((f"write it into {file}" for file in files if file.endswith(".toml")), None)
 
 
 def _version(wanted: bool) -> None:

@@ -90,6 +90,8 @@ def _algorithm(text: str) -> "Algorithm":
     path += ".py"
     if text.endswith(".py"):
         raise InputError(f"name the class in {text} too: {text}:MyAlgorithm")
+    if not colon and ":" in text.partition("(")[0]:
+        raise InputError(f"a class is named by its file, as in my.py:MyAlgorithm; not {text!r}")
     if not colon:
         return parse(text)
     module = load_plugin(path)

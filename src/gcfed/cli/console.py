@@ -18,6 +18,7 @@ from gcfed.progress import err as err, say as say
 from gcfed.results.tables import Entry, Rank, Section, Table, plain
 
 out = Console(highlight=False, emoji=False)  # "f.py:X:" is no emoji
+out.width = out.width or 80  # nothing is printed where COLUMNS is 0
 
 STYLES: dict[Rank, str] = {"best": "bold", "second": "underline", "": ""}
 

@@ -89,7 +89,6 @@ PerDevice = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
 ]
-RunPath = Annotated[Path, path_argument("RUN")]
 RunPaths = Annotated[list[Path], path_argument("RUNS...")]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace the file of --out.", rich_help_panel=PICTURE)

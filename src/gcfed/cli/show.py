@@ -1,40 +1,32 @@
 """The command that shows recorded runs."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcfed.cli import console
-from gcfed.cli.options import Plugins, RunPath
+from gcfed.cli.options import Plugins, RunPaths
+from gcfed.results.directory import CONFIG
 
 if TYPE_CHECKING:
     from gcfed.results.run import Run
 
 
 def show(
-    path: RunPath,
+    paths: RunPaths,
     plugin: Plugins = None,
 ) -> None:
     """Show what came out of a run, or of several.
 
-    RUN is a run directory, or a folder of them.
+    RUNS are run directories, or folders of them.
     """
-    _show(path)
-
-
-def _show(path: Path) -> None:
-    """A run, or every run below a folder."""
-    from gcfed.results.finding import find_runs, no_runs
+    from gcfed.results.finding import find_runs
+    from gcfed.results.groups import collect
     from gcfed.results.listing import run_table
-    from gcfed.results.seal import warn_of_changes
 
-    runs = find_runs(path)
-    if not runs:
-        raise no_runs(path)
-    if runs[0].path == path:
-        _show_run(runs[0])
-        return
-    warn_of_changes(runs)
-    console.show(run_table(runs, below=path))
+    folder = paths[0] if len(paths) == 1 else None
+    if folder and (folder / CONFIG).is_file() and (alone := find_runs(folder)):
+        _show_run(alone[0])
+    else:
+        console.show(run_table(collect(paths), below=folder))
 
 
 def _show_run(run: "Run") -> None:
