@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from gcfed.config.settings import Config
 from gcfed.core.losses import LOSSES
 from gcfed.core.metrics import METRICS
 from gcfed.results.comparison import compare
+from gcfed.results.directory import manifests
 from gcfed.results.finding import find_runs
 
 pytest_plugins = ["running"]
@@ -669,6 +671,23 @@ def test_a_killed_run_is_asked_for_fewer_rounds(gcfed, tmp_path, there, asked):
     answer = gcfed("run", *flags(rounds=asked, checkpoint_every=2), "--json")
     assert json.loads(answer.out)["rounds"] == asked
     assert contents(run.path) == before
+
+
+def test_a_run_that_nobody_reads_on_is_stopped_and_nothing_of_it_lost(gcfed, tmp_path, monkeypatch):
+    @contextmanager
+    def closing(*_, **__):
+        def tick(done, note):
+            if done == 2:
+                raise BrokenPipeError
+
+        yield tick
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gcfed.cli.training.progress", closing)
+        answer = gcfed("run", *flags(rounds=4), "--out", "a")
+    assert answer.code == 130 and "stopped  2 of 4" in answer.out
+    assert [int(path.stem) for path in manifests(tmp_path / "a" / "checkpoints")] == [2]
+    assert gcfed("resume", "a").code == 0
 
 
 def test_a_run_that_has_more_rounds_is_said_to(gcfed):

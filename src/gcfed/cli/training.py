@@ -115,7 +115,10 @@ def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
         def observe(lines: Mapping[int, Record]) -> None:
             gc.enable()  # which `gcfed run` put off
             for line in list(lines.values())[:1]:
-                tick(line["round"] + 1, round_note(judged_by(config, line), lines.values()))
+                try:
+                    tick(line["round"] + 1, round_note(judged_by(config, line), lines.values()))
+                except BrokenPipeError:  # nobody reads on, as after | head: stop as by Ctrl-C
+                    raise KeyboardInterrupt from None
 
         yield observe
 
