@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from gcfed.cli import console
 from gcfed.cli.options import Plugins, RunPaths
-from gcfed.results.directory import CONFIG
 
 if TYPE_CHECKING:
     from gcfed.results.run import Run
@@ -18,13 +17,13 @@ def show(
 
     RUNS are run directories, or folders of them.
     """
-    from gcfed.results.finding import find_runs
     from gcfed.results.groups import collect
     from gcfed.results.listing import run_table
+    from gcfed.results.run import RUN_FILES, Run
 
     folder = paths[0] if len(paths) == 1 else None
-    if folder and (folder / CONFIG).is_file() and (alone := find_runs(folder)):
-        _show_run(alone[0])
+    if folder and all((folder / name).is_file() for name in RUN_FILES):
+        _show_run(Run(folder))
     else:
         console.show(run_table(collect(paths), below=folder))
 
