@@ -3,11 +3,11 @@
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from gcfed.config.settings import Config
 from gcfed.core.losses import LOSSES
 from gcfed.core.metrics import METRICS
 from gcfed.results.comparison import compare
+from gcfed.results.directory import manifests
 from gcfed.results.finding import find_runs
 
 pytest_plugins = ["running"]
@@ -202,6 +203,9 @@ BAD = [
         ["--alpha", "0.1", "--set", "partition=dirichlet(alpha=0.5)"],
         "alpha=0.1 and partition=dirichlet(alpha=0.5) contradict each other",
     ),
+    (["--set=lr=1", "--set", "lr = 2"], "--set lr=1 and --set lr=2 contradict each other"),
+    (["--rounds", "2", "--rounds", "3"], "--rounds is given 2 times: give it once"),
+    (["--algorithm", "fedlc", "+", "gcfed"], "goes in quotes, as in 'fedlc + gcfed'"),
     (["--set", "lr"], "--set takes key=value"),
     (["--set", "learning_rate=1"], "unknown key: 'learning_rate'"),
     (["--set", "roundz=1"], "did you mean 'rounds'?"),
@@ -332,8 +336,8 @@ def test_a_seed_that_diverges_leaves_the_others(gcfed, tmp_path):
 def test_ctrl_c_keeps_what_was_done(tmp_path, number):
     """And so does the end of a Slurm job, which all processes are told of."""
     code = "from gcfed.cli import main; main()"
-    command = [sys.executable, "-c", code, "run", *flags(rounds=100_000), "--out", "a", "--json"]
-    command += ["--set", "engine=workers(processes=2)"]
+    endless = flags(rounds=100_000, engine="workers(processes=2)")
+    command = [sys.executable, "-c", code, "run", *endless, "--out", "a", "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -522,13 +526,25 @@ class Needy(Algorithm):
 '''
 
 
+def test_check_of_numbers_that_are_not_finite(gcfed, tmp_path):
+    (tmp_path / "my.py").write_text(
+        "from gcfed import Algorithm\n"
+        "class Lost(Algorithm):\n"
+        "    def update(self, delta, ctx):\n"
+        "        return {name: d * float('nan') for name, d in delta.items()}, ctx.state\n"
+    )
+    answer = gcfed("check", "my.py:Lost")
+    assert answer.code == 1 and answer.out.count("not finite") == 1
+    assert answer.out.splitlines()[-1] == "my.py:Lost: 0 of 9 laws hold, 7 cannot be judged"
+
+
 def test_check(gcfed, tmp_path):
     (tmp_path / "my.py").write_text(GOOD)
     good = gcfed("check", "my.py:Mine")
     assert (good.code, good.out) == (0, "my.py:Mine: 9 of 9 laws hold\n")
     bad = gcfed("check", "my.py:Broken")
     assert bad.code == 1
-    assert "- gradient changes an argument" in bad.out
+    assert "- gradient of Broken (my.py, line 23) changes what it is given: grads" in bad.out
     assert "- the docstring of Broken lacks its equations" in bad.out
     assert "laws hold" in bad.out.splitlines()[-1]
     assert "did you mean 'Mine'?" in wrong(gcfed("check", "my.py:Mime"))
@@ -585,6 +601,8 @@ def test_check_on_a_model_and_settings_of_ones_own(gcfed, tmp_path):
     assert "unknown key: 'momentun'" in wrong(gcfed(*words, "--set", "momentun=3"))
     both = "--model mlp(hidden=(8,)) and --set model=cnn contradict each other"
     assert both in wrong(gcfed(*words, "--set", "model=cnn"))
+    twice = "--set momentum=0.0 and --set momentum=0.5 contradict each other: leave one out"
+    assert twice in wrong(gcfed(*words, "--set", "momentum=0.5"))
 
 
 @pytest.mark.parametrize(
@@ -655,15 +673,37 @@ def test_a_killed_run_is_asked_for_fewer_rounds(gcfed, tmp_path, there, asked):
     assert contents(run.path) == before
 
 
-@pytest.mark.parametrize(
-    ("words", "advice"),
-    [
-        (["--out", "new/mine"], "delete new and start again"),
-        (["--out", "mine", "--seeds", "0,1"], "delete mine and start again"),
-        ([], "give the same command again"),
-    ],
-)
-def test_a_disk_that_is_full_before_a_run_begins(gcfed, tmp_path, monkeypatch, words, advice):
+def test_a_run_that_nobody_reads_on_is_stopped_and_nothing_of_it_lost(gcfed, tmp_path, monkeypatch):
+    @contextmanager
+    def closing(*_, **__):
+        def tick(done, note):
+            if done == 2:
+                raise BrokenPipeError
+
+        yield tick
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gcfed.cli.training.progress", closing)
+        answer = gcfed("run", *flags(rounds=4), "--out", "a")
+    assert answer.code == 130 and "stopped  2 of 4" in answer.out
+    assert [int(path.stem) for path in manifests(tmp_path / "a" / "checkpoints")] == [2]
+    assert gcfed("resume", "a").code == 0
+
+
+def test_a_run_that_has_more_rounds_is_said_to(gcfed):
+    assert gcfed("run", *flags(rounds=2)).code == 0
+    assert "(it has more than 1 round)" in gcfed("run", *flags(rounds=1)).err
+
+
+PLACES = [
+    (["--out", "new/mine"], "start again"),
+    (["--out", "mine", "--seeds", "0,1"], "start again"),
+    ([], "give the same command again"),
+]
+
+
+@pytest.mark.parametrize(("words", "advice"), PLACES)
+def test_a_disk_that_is_full_before_a_run_begins(gcfed, monkeypatch, words, advice):
     def full(path, text):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -671,6 +711,29 @@ def test_a_disk_that_is_full_before_a_run_begins(gcfed, tmp_path, monkeypatch, w
         patched.setattr("gcfed.runs.writer.write_text", full)
         said = wrong(gcfed("run", *flags(), *words))
     assert f"No space left on device; the run has not begun: mend this, then {advice}" in said
-    if advice.startswith("delete"):
-        shutil.rmtree(tmp_path / advice.split()[1])
     assert gcfed("run", *flags(), *words).code == 0
+
+
+@pytest.mark.parametrize("words", [words for words, _ in PLACES])
+@pytest.mark.parametrize("where", ["train.RunWriter", "writer.write_text"])
+def test_ctrl_c_before_a_run_has_begun(gcfed, tmp_path, monkeypatch, words, where):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"gcfed.runs.{where}", interrupted)
+        answer = gcfed("run", *flags(), *words)
+    assert answer.code == 130 and "error" not in answer.err
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
+    assert find_runs(tmp_path) == []  # and none is said to be damaged
+    assert gcfed("run", *flags(), *words).code == 0
+
+
+def test_what_others_put_beside_a_run_that_has_not_begun_stays(gcfed, tmp_path, monkeypatch):
+    def interrupted(*_):
+        (tmp_path / "new" / "theirs").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gcfed.runs.train.RunWriter", interrupted)
+    assert gcfed("run", *flags(), "--out", "new/mine").code == 130
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["theirs"]

@@ -47,6 +47,8 @@ def test_what_makes_no_sense_is_refused(gcfed, tmp_path):
     assert "unknown key: 'alhpa'" in wrong(gcfed("deploy", "init", "a", "--set", "alhpa=1"))
     for_simulations = wrong(gcfed("deploy", "init", "a", "--set", "buffers=local"))
     assert "buffers = 'local' is for simulations" in for_simulations
+    twice = ("--set", "steps=1", "--set", "steps=2")
+    assert "--set steps=1 and --set steps=2" in wrong(gcfed("deploy", "init", "a", *twice))
     assert "there is no config file" in wrong(gcfed("deploy", "local", "nowhere"))
     (tmp_path / "taken" / "pyproject.toml").write_text("[tool.other]\n")
     assert "has no [tool.flwr.app.config]" in wrong(gcfed("deploy", "local", "taken"))

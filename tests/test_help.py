@@ -3,7 +3,9 @@
 import ast
 import io
 import json
+import os
 import pickle
+import re
 import shlex
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from gcfed.cli.app import app
 from gcfed.cli.choices import LISTS, choices
 from gcfed.cli.completion import names_of
 from gcfed.config.settings import Config
+from gcfed.results.tables import Entry, Section, Table
 
 pytest_plugins = ["running"]
 
@@ -198,13 +201,18 @@ def test_examples_are_commands(words):
         (["run", "--lr", "1"], "lr is no option of gcfed run, but a setting: --set lr=VALUE"),
         (["run", "--batch-size=9"], "batch_size is no option of gcfed run, but a setting: --set b"),
         (["show", "--lr", "1"], "unknown option of gcfed show: '--lr'"),
+        (["sweep", "a.toml", "--rounds=9"], "rounds is no option of gcfed sweep, but a setting: w"),
+        (["sweep", "a.toml", "--seeds=9"], "but a setting: write it into GRID.toml"),
+        (["resume", "a", "--rounds", "0"], "rounds is a positive count; not 0"),
+        (["run", "."], ". is a folder: name a file of settings"),
+        (["check", "my:Mine"], "a class is named by its file, as in my.py:MyAlgorithm; not 'my:M"),
         (["run", "--dataset", "cifar-10"], "not a dataset: 'cifar - 10'; did you mean 'cifar10'?"),
         (["run", "--algorithm", "fedprox mu=1"], "(invalid syntax); write name(key=value)"),
         (["run", "--rounds", "x"], "invalid value for '--rounds': 'x' is not a valid integer; "),
-        (["show"], "missing argument 'RUN'; gcfed show --help shows what it takes"),
+        (["show"], "missing argument 'RUNS...'; gcfed show --help shows what it takes"),
         (["resume", ""], "invalid value for 'RUNS...': a path is empty: name a file or a folder"),
         (["verify", " "], "invalid value for 'RUNS...': a path is empty: name a file or a folder"),
-        (["show", ""], "invalid value for 'RUN': a path is empty: name a file or a folder"),
+        (["show", ""], "invalid value for 'RUNS...': a path is empty: name a file or a folder"),
         (["compare", ""], "a path is empty: name a file or a folder"),
         (["sweep", ""], "invalid value for 'GRID.toml': a path is empty"),
         (["run", ""], "invalid value for '[CONFIG.toml]': a path is empty"),
@@ -227,11 +235,33 @@ def test_errors_have_one_style(gcfed, words, message):
     assert answer.err.count("\n") == 1
 
 
+def test_an_option_without_its_value_names_the_command(gcfed):
+    said = gcfed("run", "--set").err
+    assert (
+        said == "error: option '--set' requires an argument; gcfed run --help shows what it takes\n"
+    )
+
+
+def test_what_may_be_repeated_is(gcfed, tmp_path):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("")
+    same = ("--set", "rounds=1", "--set", "rounds = 1")
+    words = ("--rounds", "1", *same, "--json", "--json", "--plugin", "a.py", "--plugin", "b.py")
+    assert "unknown model" in gcfed("run", *words, "--model", "none").err
+
+
 def test_a_grid_is_no_config(gcfed, tmp_path):
     (tmp_path / "grid.toml").write_text("rounds = 2\n[grid]\nlr = [0.1, 0.2]\n")
     answer = gcfed("run", "grid.toml")
     assert answer.code == 2
     assert "grid.toml is a grid of settings: train it with gcfed sweep grid.toml" in answer.err
+
+
+def test_a_screen_of_no_width_is_one_of_80_columns(tmp_path):
+    code = "from gcfed.cli import console; print(console.out.width)"
+    command, environment = [sys.executable, "-c", code], {**os.environ, "COLUMNS": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "80\n"
 
 
 def test_the_list_of_models_says_for_which_examples(gcfed):
@@ -275,11 +305,51 @@ def test_a_path_too_long_for_a_terminal_stands_below_its_row(screen):
     assert lines == ["algorithm  status", "  run", *row, *row]
 
 
-def test_what_fits_no_terminal_has_a_whole_line_for_each_row(screen):
-    heads = tuple(f"heading-{k}" for k in range(9))
-    console.table(heads, [tuple("1,033.4" for _ in heads)])
-    lines = [line.split() for line in screen.getvalue().splitlines()]
-    assert lines == [list(heads), ["1,033.4"] * 9]
+def printed(screen):
+    return [line.rstrip() for line in screen.getvalue().splitlines()]
+
+
+def test_columns_that_do_not_fit_stand_below_as_a_table_of_their_own(screen):
+    heads = ("method", *(f"heading-{k}" for k in range(6)))
+    console.table(heads, [(name, *["1,033.4"] * 6) for name in ("fedavg", "gcfed")])
+    first, second = (["method", *heads[k : k + 3]] for k in (1, 4))
+    rows = [[name, *["1,033.4"] * 3] for name in ("fedavg", "gcfed")]
+    assert [line.split() for line in printed(screen)] == [first, *rows, [], second, *rows]
+
+
+def test_every_row_of_runs_goes_on_below_to_its_path(screen):
+    heads = ("algorithm", *(f"heading-{k}" for k in range(5)), "run")
+    path = "runs/gcfed-fashion10k-mlp-seed-0-e348123a16"
+    console.table(heads, [("gcfed", *"12345", path)] * 2)
+    shown, row = printed(screen), ["gcfed 1 2", "  3 4 5", f"  {path}"]
+    assert [re.sub(r"(?<=\S) +", " ", line) for line in shown[3:]] == row * 2
+    assert shown[:3] == [
+        "algorithm  heading-0  heading-1",
+        "  heading-2  heading-3  heading-4",
+        "  run",
+    ]
+
+
+def test_an_interval_is_never_broken_nor_a_word_of_a_note(screen):
+    heads, gap = ("method", "final", "best", "minus fedavg [95 % CI]"), "+8.05 [-84.39, +100.49]"
+    value, note = (
+        "48.19 (10.06)",
+        "best: chosen on the test set, as the papers do it; more is below",
+    )
+    rows = (tuple(map(Entry, ("gcfed", value, value, gap))),)
+    console.show(Table(heads, (Section("", rows),), (note,)))
+    assert any(line.endswith(gap) for line in printed(screen))
+    assert " ".join(printed(screen)[-2:]) == note
+    assert max(map(len, printed(screen))) <= 60
+
+
+def test_a_cell_that_fits_no_terminal_is_whole(screen):
+    word = "a" * 70
+    console.table(("name", "what", "it is"), [("one", word, "1"), ("two", "2", "2")])
+    assert [line.split() for line in printed(screen)] == [
+        *(["name", "what"], ["one", word], ["two", "2"], []),
+        *(["name", "it", "is"], ["one", "1"], ["two", "2"]),
+    ]
 
 
 def test_a_shell_completes_names(gcfed, monkeypatch):

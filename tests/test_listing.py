@@ -1,7 +1,9 @@
 """Runs of a folder, told apart by what differs, and whether anybody goes on with them."""
 
+import io
 import os
 import signal
+import sys
 
 from killing import ended, forked
 from made_runs import make_run, make_runs
@@ -29,6 +31,35 @@ def test_runs_are_told_apart_by_what_differs(tmp_path, gcfed):
         ["fedavg", "α = 0.5", "0.2", "0"],
     )
     assert gcfed("show", tmp_path).out.splitlines()[2].startswith("fedavg     α = 0.5    0.2  0 ")
+
+
+def test_several_runs_are_shown_by_their_paths_each_once(tmp_path, gcfed):
+    for name in ("a", "b", "c"):
+        make_run(tmp_path / name, [0.5])
+    shown = gcfed("show", "b", "a", "b").out.splitlines()
+    assert [line.split()[-1] for line in shown[1:3]] == ["b", "a"]
+    assert gcfed("show", "b", "b").out == gcfed("show", "b", "./b").out
+    assert "nowhere is neither a run" in gcfed("show", "a", "nowhere").err
+
+
+def test_a_run_whose_lines_are_damaged_says_what_to_do(tmp_path, gcfed):
+    path = make_run(tmp_path / "a", [0.5, 0.6])
+    (path / "rounds.jsonl").write_text("{\n{}\n")
+    said = gcfed("show", "a").err
+    assert "a/rounds.jsonl is damaged in line 1" in said
+    assert "; gcfed run a/config.toml --out FOLDER does it again" in said
+    (path / "provenance.json").unlink()
+    assert "provenance.json cannot be read: No such file or directory; " in gcfed("show", "a").err
+
+
+def test_a_locale_without_greek_has_a_name_for_alpha(tmp_path, monkeypatch, gcfed):
+    for alpha in (0.1, 0.5):
+        make_run(tmp_path / f"{alpha}", [0.5], partition=f"dirichlet(alpha={alpha})")
+    screen = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert gcfed("show", tmp_path).code == 0
+    screen.flush()
+    assert b"fedavg     \\u03b1 = 0.1 " in screen.buffer.getvalue()
 
 
 def test_runs_that_differ_in_seed_and_algorithm_have_no_more_columns(tmp_path):

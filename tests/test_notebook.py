@@ -240,6 +240,12 @@ def test_a_bar_is_not_drawn_at_every_tick(terminal, monkeypatch):
     assert len(frames) < 6 and "1.0/1.0 kB" in frames[-1]
 
 
+def test_a_bar_goes_away_where_there_was_nothing_to_do(terminal):
+    with progress.progress("fedavg", 4):
+        pass
+    assert "fedavg" not in terminal.getvalue().split("\x1b[2K")[-1]
+
+
 def test_a_bar_goes_away_before_an_error(terminal):
     with pytest.raises(DivergedError), progress.progress("fedavg", 4):
         raise DivergedError(0, "far")

@@ -366,6 +366,7 @@ def test_methods_whose_names_hold_commas(gcfed, tmp_path):
         (["small-scale", "--rounds", "0"], "--rounds is at least 1"),
         (["small-scale", "--rounds", "2", "--set", "rounds=3"], "--rounds 2 and --set rounds=3"),
         (["small-scale", "--on-nonfinite=fail", "--set=on_nonfinite=drop"], "contradict each"),
+        (["small-scale", "--set=lr=1", "--set=lr=2"], "--set lr=1 and --set lr=2 contradict"),
         (["small-scale", "--set", "seed=3"], "--set seed changes no cell: --seeds says which"),
         (["small-scale", "--list", "--set", "rounds=0"], "small-scale: rounds should be greater"),
         (["small-scale", "--list", "--set", "lr=2020-01-01"], "lr should be a valid number; not"),

@@ -71,6 +71,7 @@ def _bar(label: str, total: int, unit: Unit) -> Iterator[Tick]:
 
         try:
             yield tick
+            bar.live.transient = drawn < 0  # there was nothing to do: a bar at 0 would mislead
         except BaseException:
             bar.live.transient = True  # an error message stands alone
             raise

@@ -65,6 +65,7 @@ for section, commands in COMMANDS.items():
 
 def main() -> None:
     """Run a command; what is wrong with the input is one message and exit code 2."""
+    console.print_all_text()
     console.show_warnings()
     try:
         with ending_imports():
@@ -93,12 +94,15 @@ def _explain(error: click.ClickException) -> str:
         words = [word for param in context.command.params for word in param.opts]
         options = [word for word in [*words, "--help"] if word.startswith("-")]
         typed = get_close_matches(error.option_name, options, n=1, cutoff=0.8)
-        if "--set" in options and not typed and (key := _setting(error.option_name)):
-            return f"{key} is no option of {command}, but a setting: --set {key}=VALUE"
+        if not typed and (key := _setting(error.option_name)) and (how := _how_set(context, key)):
+            return f"{key} is no option of {command}, but a setting: {how}"
         return str(unknown(f"option of {command}", error.option_name, options))
     said = error.format_message().rstrip(".")
     said = said.replace(" (env var: 'None')", "")  # click < 8.2.2 adds this to every option
-    return f"{said[:1].lower()}{said[1:]}; {command} --help shows what it takes"
+    how = f"{command} --help shows what it takes"
+    if "+" in sys.argv:  # which a shell made words of its own of
+        how = "what is joined by + goes in quotes, as in 'fedlc + gcfed'"
+    return f"{said[:1].lower()}{said[1:]}; {how}"
 
 
 def _setting(option: str) -> str | None:
@@ -106,7 +110,15 @@ def _setting(option: str) -> str | None:
     from gcfed.config.settings import KEYS  # imports torch, which help does without
 
     key = option.lstrip("-").replace("-", "_")
-    return key if key in KEYS else None
+    return key if key in (*KEYS, "seeds") else None
+
+
+def _how_set(context: click.Context, key: str) -> str | None:
+    """How a command is given a setting that is no option of its own."""
+    if any("--set" in param.opts for param in context.command.params):
+        return f"--set {key}=VALUE"
+    files = [str(param.metavar) for param in context.command.params]
+    return next((f"write it into {file}" for file in files if file.endswith(".toml")), None)
 
 
 def _version(wanted: bool) -> None:

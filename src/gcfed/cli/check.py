@@ -65,16 +65,16 @@ def check(
     folder = None if data_dir is None else str(data_dir)
     options = {"model": model, "dataset": dataset, "data_dir": folder}
     values = changes_given(options, set_ or [])
-    broken = laws.check(tried, small_problem(values, laws.problem()) if values else None)
-    for sentence in broken:
+    found = laws.judge(tried, small_problem(values, laws.problem()) if values else None)
+    for sentence in found.sentences:
         console.tell(f"- {sentence}")
     if not acting_at(tried, *laws.HOOKS):
         console.tell(
             f"it has no hooks of its own, so it is FedAvg; hooks are {_listed(laws.HOOKS)}"
         )
-    held = len(laws.LAWS) - len(broken)
-    console.tell(f"{algorithm}: {held} of {len(laws.LAWS)} laws hold")
-    sys.exit(1 if broken else 0)
+    unjudged = f", {len(found.unjudged)} cannot be judged" if found.unjudged else ""
+    console.tell(f"{algorithm}: {len(found.held)} of {len(laws.LAWS)} laws hold{unjudged}")
+    sys.exit(1 if found.sentences else 0)
 
 
 def _listed(names: list[str]) -> str:
@@ -90,6 +90,8 @@ def _algorithm(text: str) -> "Algorithm":
     path += ".py"
     if text.endswith(".py"):
         raise InputError(f"name the class in {text} too: {text}:MyAlgorithm")
+    if not colon and ":" in text.partition("(")[0]:
+        raise InputError(f"a class is named by its file, as in my.py:MyAlgorithm; not {text!r}")
     if not colon:
         return parse(text)
     module = load_plugin(path)

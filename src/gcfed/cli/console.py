@@ -1,33 +1,32 @@
 """How the command line prints results, errors and warnings."""
 
 import logging
+import sys
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 from rich.text import Text
 
+from gcfed.cli.columns import GAP as GAP, Line, sheets, total
 from gcfed.progress import err as err, say as say
 from gcfed.results.tables import Entry, Rank, Section, Table, plain
 
 out = Console(highlight=False, emoji=False)  # "f.py:X:" is no emoji
+out.width = out.width or 80  # nothing is printed where COLUMNS is 0
 
 STYLES: dict[Rank, str] = {"best": "bold", "second": "underline", "": ""}
 
-GAP = 2
-"""Spaces between columns."""
 
-SHORT = 20
-"""A cell that is no longer, such as 71.20 (0.31), is never broken."""
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *notes: str) -> None:
     """Print a table: fitted to a terminal, elsewhere a whole line a row."""
-    show(Table(tuple(columns), (Section("", tuple(tuple(map(Entry, row)) for row in rows)),)))
+    cells = tuple(tuple(map(Entry, row)) for row in rows)
+    show(Table(tuple(columns), (Section("", cells),), notes))
 
 
 def show(table: Table) -> None:
@@ -35,64 +34,42 @@ def show(table: Table) -> None:
     if not out.is_terminal:
         print(plain(table), end="")
         return
-    widths = _widths(table, out.width)
+    for number, lines in enumerate(sheets(table, out.width)):
+        if number:
+            tell()
+        _print_sheet(table, lines)
+    for note in table.notes:
+        for line in textwrap.wrap(note, out.width, break_long_words=False, break_on_hyphens=False):
+            tell(line)
+
+
+def _print_sheet(table: Table, lines: Sequence[Line]) -> None:
     head = [Text(column, style="bold") for column in table.columns]
     for block in table.blocks:
         if block.title:
             tell(block.title)
         for row in (head, *map(_styled, block.rows)):
-            _print_row(row, widths)
-    for note in table.notes:
-        tell(note)
+            for number, line in enumerate(lines):
+                _print_line([row[i] for i in line.columns], line.widths, is_first=not number)
 
 
 def _styled(row: Iterable[Entry]) -> list[Text]:
     return [Text.assemble((cell.value, STYLES[cell.mark]), cell.rest) for cell in row]
 
 
-def _print_row(cells: Sequence[Text], widths: Sequence[int]) -> None:
-    """Print a row; a cell that has no width stands in a line of its own, whole."""
+def _print_line(cells: Sequence[Text], widths: Sequence[int], *, is_first: bool) -> None:
+    """Print a line of a row; a cell without a width is whole, however long it is."""
+    if not is_first:  # a column of no width, and the gap after it
+        cells, widths = [Text(), *cells], [0, *widths] if widths else []
+    if not widths:
+        out.print(Text(" " * GAP).join(cells), soft_wrap=True)
+        return
     drawn = Drawn.grid(padding=(0, GAP, 0, 0))
-    drawn.width = _total(widths)
     for width in widths:
         drawn.add_column(width=width)
-    drawn.add_row(*cells[: len(widths)])
+    drawn.width = total(widths)
+    drawn.add_row(*cells)
     out.print(drawn, crop=False)
-    for cell in cells[len(widths) :]:
-        out.print(Text(" " * GAP) + cell, soft_wrap=True)
-
-
-def _widths(table: Table, room: int) -> list[int]:
-    """How wide columns are; no width for the last, such as a path, where that lets others fit.
-
-    Only what is long is broken, between words; if that is too wide, nothing is broken.
-    """
-    rows = [[cell.value + cell.rest for cell in row] for b in table.blocks for row in b.rows]
-    columns = list(zip(table.columns, *rows, strict=True))
-    full = [max(map(cell_len, column)) for column in columns]
-    least = [max(_longest_word(head), *map(_least, cells), 0) for head, *cells in columns]
-    count = len(columns)
-    if _total(least) > room and count > 2 and least[-1] > SHORT:
-        count -= 1
-    widths, least = full[:count], least[:count]
-    if _total(least) > room:
-        return full
-    while _total(widths) > room:
-        _, widest = max((w, i) for i, w in enumerate(widths) if w > least[i])
-        widths[widest] -= 1
-    return widths
-
-
-def _least(cell: str) -> int:
-    return cell_len(cell) if cell_len(cell) <= SHORT else _longest_word(cell)
-
-
-def _longest_word(text: str) -> int:
-    return max(map(cell_len, text.split()), default=0)
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def tell(text: str = "") -> None:
@@ -124,6 +101,13 @@ def showing_notes() -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
+
+
+def print_all_text() -> None:
+    """Let text be printed that the locale has no letters for: α as \\u03b1, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # neither closed nor somebody's stand-in
+            stream.reconfigure(errors="backslashreplace")
 
 
 def show_warnings() -> None:

@@ -12,7 +12,7 @@ from gcfed.cli import console
 from gcfed.cli.certs import certs
 from gcfed.cli.exits import INTERRUPTED, exit_code
 from gcfed.cli.help import SectionedCommand, SectionedGroup
-from gcfed.cli.options import check_positive, path_argument, path_option
+from gcfed.cli.options import changes_given, check_positive, path_argument, path_option
 from gcfed.errors import InputError
 from gcfed.files import quoted, unused_folder
 from gcfed.results.directory import STORE
@@ -57,12 +57,12 @@ def init(
         gcfed deploy init hospitals --set algorithm='fedlc + gcfed' --set clients=6
     """
     from gcfed.config.settings import make, override
-    from gcfed.config.toml import assignment, read
+    from gcfed.config.toml import read
     from gcfed.deploy.shares import check_deployable
     from gcfed.deploy.starter import SETTINGS, write_app
 
     given = SETTINGS if config is None else read(config)
-    settings = override(given, dict(map(assignment, set_ or [])))
+    settings = override(given, changes_given({}, set_ or []))
     check_deployable(make(settings, "the command line"))
     write_app(folder, settings, out or STORE / folder.absolute().name)
     console.tell(f"{folder}/pyproject.toml  what is trained, and where the run goes")

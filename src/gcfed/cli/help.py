@@ -1,11 +1,13 @@
 """How help is laid out: options and commands in sections, examples as they are typed."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from typer.core import TyperCommand, TyperGroup
 
-from gcfed.errors import unknown
+from gcfed.errors import InputError, unknown
 
 WIDTH = 1000  # of a short help text that is wrapped and never cut
 
@@ -13,7 +15,16 @@ Rows = list[tuple[str, str]]
 
 
 class SectionedCommand(TyperCommand):
-    """A command whose help has its options in sections."""
+    """A command whose help has its options in sections, and that takes each of them once."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            *_, given = self.make_parser(ctx).parse_args(list(args))
+            _refuse_repeated(given)
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # a message names the command whose help is of use
+            raise
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_paragraphs(self.help or "", formatter)
@@ -40,6 +51,14 @@ class SectionedGroup(TyperGroup):
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise unknown(f"command of {ctx.command_path}", args[0], self.commands)
         return super().resolve_command(ctx, args)
+
+
+def _refuse_repeated(given: Sequence[click.Parameter]) -> None:
+    """Refuse an option that is given twice: the last would win without a word."""
+    for option, times in Counter(given).items():
+        takes_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
+        if takes_one and times > 1:
+            raise InputError(f"{option.opts[0]} is given {times} times: give it once")
 
 
 def _options(command: click.Command, ctx: click.Context) -> dict[str, Rows]:

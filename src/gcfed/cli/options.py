@@ -89,7 +89,6 @@ PerDevice = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="List the cells and what they cost; train nothing.")
 ]
-RunPath = Annotated[Path, path_argument("RUN")]
 RunPaths = Annotated[list[Path], path_argument("RUNS...")]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace the file of --out.", rich_help_panel=PICTURE)
@@ -112,11 +111,10 @@ def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
 
     An option that is None was not given.
     """
-    from gcfed.config.toml import assignment
     from gcfed.data import PARTITIONS
 
     given = {key: value for key, value in options.items() if value is not None}
-    assigned = dict(map(assignment, assignments))
+    assigned = _assigned(assignments)
     for key in given.keys() & assigned.keys():
         if given[key] != assigned[key]:
             option = f"--{key.replace('_', '-')} {given[key]}"
@@ -130,6 +128,18 @@ def changes_given(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
             both = f"alpha={alpha} and partition={partition}"
             raise InputError(f"{both} contradict each other: leave one out")
     return changes
+
+
+def _assigned(assignments: Iterable[str]) -> dict[str, Any]:
+    """What ``--set`` gives; refused where it gives a key twice, as two values."""
+    from gcfed.config.toml import assignment
+
+    found: dict[str, Any] = {}
+    for key, value in map(assignment, assignments):
+        if found.setdefault(key, value) != value:
+            both = f"--set {key}={found[key]} and --set {key}={value}"
+            raise InputError(f"{both} contradict each other: leave one out")
+    return found
 
 
 def trained_together(paths: Iterable[Path]) -> list[list["Run"]]:

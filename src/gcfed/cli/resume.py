@@ -35,8 +35,9 @@ def resume(
         gcfed resume runs/gcfed-* runs/fedavg-*
     """
     from gcfed.cli import training
-    from gcfed.runs.resume import mend_summaries
+    from gcfed.runs.resume import check_rounds, mend_summaries
 
+    check_rounds(rounds)
     for path in paths:
         mend_summaries(path)
     done: list[list[Run]] = []

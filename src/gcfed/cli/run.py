@@ -25,7 +25,7 @@ from gcfed.cuda_start import start_cuda
 from gcfed.errors import InputError
 from gcfed.files import quoted, refuse_existing
 from gcfed.garbage import unsearched
-from gcfed.results.directory import STORE
+from gcfed.results.directory import CONFIG, STORE
 
 FLAGS = (
     *("algorithm", "dataset", "model", "clients", "cohort", "alpha", "rounds", "seed"),
@@ -127,6 +127,9 @@ def _settings(
     from gcfed.config.settings import add_plugins, make, override
     from gcfed.config.toml import read
 
+    if config and config.is_dir():
+        such = f", such as {quoted(file)}" if (file := config / CONFIG).is_file() else ""
+        raise InputError(f"{config} is a folder: name a file of settings{such}")
     given = {} if config is None else read(config)
     if config and (isinstance(given.get("grid"), dict) or isinstance(given.get("tune"), dict)):
         how = f"train it with gcfed sweep {quoted(config)}"

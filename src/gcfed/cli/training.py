@@ -8,6 +8,7 @@ from typing import Any
 
 from gcfed.cli import console
 from gcfed.config.settings import Config
+from gcfed.display import counted
 from gcfed.errors import DIVERGED_ADVICE
 from gcfed.files import quoted, write_json
 from gcfed.progress import progress
@@ -60,7 +61,9 @@ def run_in_store(store: RunStore, configs: Sequence[Config], quiet: bool = False
     for i, run in enumerate(runs):
         if run.path in before and not quiet:
             went_on = f"went on after {first[i]} rounds" if i in first else "found"
-            more = "" if run.rounds is None else f" (it has more than {run.rounds} rounds)"
+            more = (
+                "" if run.rounds is None else f" (it has more than {counted(run.rounds, 'round')})"
+            )
             console.say(f"{went_on}: {run.path}{more}{_otherwise(configs[i], run)}")
     _say_what_probes_took(runs[0], quiet)
     return runs
@@ -112,7 +115,10 @@ def _watched(config: Config, rounds: int, quiet: bool) -> Iterator[Observer]:
         def observe(lines: Mapping[int, Record]) -> None:
             gc.enable()  # which `gcfed run` put off
             for line in list(lines.values())[:1]:
-                tick(line["round"] + 1, round_note(judged_by(config, line), lines.values()))
+                try:
+                    tick(line["round"] + 1, round_note(judged_by(config, line), lines.values()))
+                except BrokenPipeError:  # nobody reads on, as after | head: stop as by Ctrl-C
+                    raise KeyboardInterrupt from None
 
         yield observe
 

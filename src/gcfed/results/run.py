@@ -97,8 +97,12 @@ class Run:
     @property
     def remedy(self) -> str:
         """What to do where nobody knows any more what the run is made of."""
+        return f"without it no run can go on: {self._again}"
+
+    @property
+    def _again(self) -> str:
         config = quoted(self.path / directory.CONFIG)
-        return f"without it no run can go on: gcfed run {config} --out FOLDER does it again"
+        return f"gcfed run {config} --out FOLDER does it again"
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -140,8 +144,11 @@ class Run:
 
     def _lines(self, name: str, wanted: Mapping[str, type | UnionType]) -> list[dict[str, Any]]:
         path = self.path / name
-        found = enumerate(read_lines(path)[: self.rounds], start=1)
-        return [fields_of(line, f"{path}, line {number}", wanted) for number, line in found]
+        try:
+            found = enumerate(read_lines(path)[: self.rounds], start=1)
+            return [fields_of(line, f"{path}, line {number}", wanted) for number, line in found]
+        except InputError as error:
+            raise InputError(f"{error}; {self._again}") from None
 
     @cached_property
     def model(self) -> nn.Module:
@@ -237,5 +244,6 @@ def _json(path: Path, wanted: Mapping[str, type | UnionType]) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {reason}") from None
     return fields_of(found, str(path), wanted)

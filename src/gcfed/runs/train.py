@@ -4,7 +4,9 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Protocol
 
 from gcfed.config.build import build
@@ -52,7 +54,7 @@ def run_together(
     made = _first_missing(paths[0])
     for path in paths:
         create_folder(path)
-    with locked(paths), writing(paths[0], f"delete {made} and start again"):
+    with _unmade_unless_begun(paths, made), locked(paths), writing(paths[0]):
         return begin(experiments, paths, observe)
 
 
@@ -181,6 +183,24 @@ def writing(path: Path, start_again: str = "start again") -> Iterator[None]:
         else:
             advice = f"the run has not begun: mend this, then {start_again}"
         raise InputError(f"{_reason(error)}; {advice}") from error
+
+
+@contextmanager
+def _unmade_unless_begun(paths: Sequence[Path], made: Path) -> Iterator[None]:
+    """Where the block fails before one of its runs has begun, delete the folders made for them.
+
+    So the same command works again, after Ctrl-C too.  ``made`` is the uppermost of the folders.
+    """
+    try:
+        yield
+    except BaseException:
+        if not any((path / directory.SUMMARY).exists() for path in paths):
+            for path in paths:
+                rmtree(path, ignore_errors=True)
+            for above in takewhile(made.parent.__ne__, paths[0].parents):
+                with suppress(OSError):  # somebody else put something there
+                    above.rmdir()
+        raise
 
 
 def _first_missing(path: Path) -> Path:

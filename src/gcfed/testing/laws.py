@@ -5,11 +5,11 @@
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,24 +22,28 @@ from gcfed.core.memory import Store
 from gcfed.core.model import Model
 from gcfed.core.optimizer import SGD
 from gcfed.core.schedule import Schedule
-from gcfed.core.server import NonFiniteUpdateError
 from gcfed.core.tree import State
 from gcfed.core.types import ServerContext
 from gcfed.data.federated import FederatedData
 from gcfed.data.partitions.partition import Partition
-from gcfed.errors import InputError
+from gcfed.errors import DivergedError, InputError
 from gcfed.simulation.loop import simulate
 from gcfed.simulation.rehearsal import rehearse
 from gcfed.simulation.round import run_round
 from gcfed.simulation.setup import Setup
 from gcfed.simulation.snapshot import RoundResult, start
+from gcfed.testing.comparing import LawBroken as LawBroken, compare, shapes
 from gcfed.testing.watching import watched
 
 HOOKS = list(ARGUMENTS)
 
 
-class LawBroken(AssertionError):  # noqa: N818 (a law is broken; nothing erred)
-    """Which law an algorithm breaks, and by how much."""
+class Judged(NamedTuple):
+    """The names of the laws that hold and that could not be judged, and what is to be said."""
+
+    held: list[str]
+    unjudged: list[str]
+    sentences: list[str]
 
 
 def check(algorithm: Algorithm, on: Setup | None = None) -> list[str]:
@@ -49,24 +53,49 @@ def check(algorithm: Algorithm, on: Setup | None = None) -> list[str]:
     optimizer of its own.  A hook that is wrong, so that no law can be tried, is an `InputError`
     that names it; so is a model that one of the two engines compared cannot train.
     """
-    if on is not None:
-        token = _problem.set(on)
-        try:
-            return check(algorithm)
-        finally:
-            _problem.reset(token)
-    setup = _setup(algorithm)
-    for engine in ("sequential", "vectorized"):
-        _rehearse(setup, engine)
-    broken: list[str] = []
-    for law in LAWS:
-        try:
-            law(algorithm)
-        except LawBroken as error:
-            broken.append(str(error))
-        except Exception as error:
-            broken.append(f"{law.__name__} cannot be tried: {type(error).__name__}: {error}")
-    return broken
+    return judge(algorithm, on).sentences
+
+
+def judge(algorithm: Algorithm, on: Setup | None = None) -> Judged:
+    """Which laws hold of an algorithm, as `check` tries them."""
+    token = _problem.set(on or _problem.get())
+    try:
+        setup = _setup(algorithm)
+        for engine in ("sequential", "vectorized"):
+            _rehearse(setup, engine)
+        return _judged({law.__name__: _broken(law, algorithm) for law in LAWS})
+    finally:
+        _problem.reset(token)
+
+
+def _broken(law: Callable[[Algorithm], None], algorithm: Algorithm) -> Exception | None:
+    try:
+        law(algorithm)
+    except Exception as error:
+        return error
+    return None
+
+
+def _judged(errors: Mapping[str, Exception | None]) -> Judged:
+    """What the errors of laws say; that numbers are not finite is said once, by its own law."""
+    name = stays_finite.__name__
+    diverged = [law for law, error in errors.items() if _diverges(error)]
+    unjudged = [law for law in diverged if law != name] if name in diverged else []
+    sentences = []
+    for law, error in errors.items():
+        if error is None or law in unjudged:
+            continue
+        said = str(error)
+        if not isinstance(error, LawBroken):
+            said = f"{law} cannot be tried: {type(error).__name__}: {error}"
+        if law == name and unjudged:
+            said += f"; for that reason these laws cannot be judged: {', '.join(unjudged)}"
+        sentences.append(said)
+    return Judged([law for law, e in errors.items() if e is None], unjudged, sentences)
+
+
+def _diverges(error: Exception | None) -> bool:
+    return any(isinstance(each, DivergedError) for each in (error, error and error.__cause__))
 
 
 def _rehearse(setup: Setup, engine: str) -> None:
@@ -87,7 +116,7 @@ def _rehearse(setup: Setup, engine: str) -> None:
 def engines_agree(algorithm: Algorithm) -> None:
     """Ragged clients come out alike one by one, and padded and mapped."""
     one, all_ = (_run(algorithm, engine) for engine in ("sequential", "vectorized"))
-    _compare("the engines disagree", _outcome(one), _outcome(all_))
+    compare("the engines disagree", _outcome(one), _outcome(all_))
 
 
 def composes_with_gcfed(algorithm: Algorithm) -> None:
@@ -98,7 +127,7 @@ def composes_with_gcfed(algorithm: Algorithm) -> None:
         one, all_ = (_run(both, engine) for engine in ("sequential", "vectorized"))
     except Exception as error:
         raise LawBroken(f"it does not run {order} GC-Fed: {error}") from error
-    _compare(f"{order} GC-Fed, the engines disagree", _outcome(one), _outcome(all_))
+    compare(f"{order} GC-Fed, the engines disagree", _outcome(one), _outcome(all_))
 
 
 def fedavg_is_its_identity(algorithm: Algorithm) -> None:
@@ -107,7 +136,7 @@ def fedavg_is_its_identity(algorithm: Algorithm) -> None:
         raise LawBroken("chained with FedAvg, it is not equal to itself: is it a frozen dataclass?")
     link = _run(Chain((Algorithm(), *parts(algorithm), Algorithm())))
     alone = _run(algorithm)
-    _compare("as a link of a chain, it differs", link.server.params, alone.server.params, 1e-12)
+    compare("as a link of a chain, it differs", link.server.params, alone.server.params, 1e-12)
 
 
 def hooks_leave_their_arguments(algorithm: Algorithm) -> None:
@@ -129,13 +158,13 @@ def hooks_leave_their_arguments(algorithm: Algorithm) -> None:
 
 def same_seed_same_bits(algorithm: Algorithm) -> None:
     first, again = _run(algorithm, "vectorized"), _run(algorithm, "vectorized")
-    _compare("run twice with one seed, it differs", _outcome(first), _outcome(again), 0.0)
+    compare("run twice with one seed, it differs", _outcome(first), _outcome(again), 0.0)
 
 
 def order_of_a_cohort_is_no_matter(algorithm: Algorithm) -> None:
     setup = _setup(algorithm, "vectorized")
     one, other = (_two_rounds(setup, ids).server for ids in ([1, 2, 4], [4, 1, 2]))
-    _compare("the order of a cohort matters", one, other)
+    compare("the order of a cohort matters", one, other)
 
 
 def what_is_kept_keeps_its_shape(algorithm: Algorithm) -> None:
@@ -147,7 +176,7 @@ def what_is_kept_keeps_its_shape(algorithm: Algorithm) -> None:
         ("a client's memory", algorithm.init_client(params), memory),
         ("the row of a client", algorithm.init_row(params), row),
     ):
-        old, new = _shapes(before), _shapes(after)
+        old, new = shapes(before), shapes(after)
         if old != new:
             raise LawBroken(f"{what} began as {old} and became {new}")
 
@@ -155,7 +184,7 @@ def what_is_kept_keeps_its_shape(algorithm: Algorithm) -> None:
 def stays_finite(algorithm: Algorithm) -> None:
     try:
         result = _run(algorithm)
-    except NonFiniteUpdateError as error:
+    except DivergedError as error:
         raise LawBroken(f"{error.reason} on a small smooth problem") from error
     for name, x in tree.leaves((result.server, result.uploads)):
         if not x.isfinite().all():
@@ -241,18 +270,3 @@ def _outcome(result: RoundResult) -> tuple[Any, ...]:
 def _kept(store: Store[State], result: RoundResult) -> State:
     """What a store holds of the first client of a round."""
     return tree.take(store.gather(result.ids[:1], dict, torch.device("cpu")), 0)
-
-
-def _shapes(value: Any) -> dict[str, str]:
-    return {path: f"{x.dtype} {list(x.shape)}" for path, x in tree.leaves(value)}
-
-
-def _compare(broken: str, a: Any, b: Any, tolerance: float = 1e-9) -> None:
-    if _shapes(a) != _shapes(b):
-        raise LawBroken(f"{broken}: {_shapes(a)} is not {_shapes(b)}")
-    for (path, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True):
-        gap = (
-            (x.double() - y.double()).abs().nan_to_num(torch.inf).max().item() if x.numel() else 0.0
-        )
-        if gap > tolerance:
-            raise LawBroken(f"{broken}: by {gap:.1e} in {path}")

@@ -16,6 +16,7 @@ from gcfed.core import tree
 from gcfed.core.algorithm import ARGUMENTS, Algorithm
 from gcfed.core.chain import Chain
 from gcfed.core.hook_checks import named
+from gcfed.testing.comparing import gap, same
 
 
 def watched(algorithm: Algorithm, changes: list[str], *, mapped: Collection[str] = ()) -> Algorithm:
@@ -52,21 +53,20 @@ def _writing(
         )
         for path, old in before.items():
             if path in after and not _equal(old, new := after[path]):
-                changes.append(f"{told}: {path[1:]}{_gap(old, new)}")
+                changes.append(f"{told}: {path[1:]}{_change(old, new)}")
         return out
 
     return call
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether they hold the same, be it no numbers."""
-    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return a.shape == b.shape and bool(same(a, b).all())
 
 
-def _gap(a: Tensor, b: Tensor) -> str:
+def _change(a: Tensor, b: Tensor) -> str:
     if a.shape != b.shape:
         return f", from shape {list(a.shape)} to {list(b.shape)}"
-    return f", by {(a.double() - b.double()).abs().max().item():.1e}"
+    return f", by {gap(a, b):.1e}"
 
 
 def _keeping(
