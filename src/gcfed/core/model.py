@@ -18,7 +18,7 @@ from gcfed.core.description import Description, described
 from gcfed.core.dropout import KeyedDropout, key_dropout
 from gcfed.core.keyed_run import KeyedRun
 from gcfed.core.module_checks import check_module, copied
-from gcfed.core.passes import Pass
+from gcfed.core.passes import Pass, keep_weights_apart
 from gcfed.core.roles import (
     Role,
     declared_head,
@@ -78,7 +78,7 @@ class Model:
         self.original = copied(module)
         module = copy.deepcopy(self.original)
         module, self.replaced = key_dropout(module)
-        _keep_weights_apart(module)
+        keep_weights_apart(module)
         modules, weights = dict(module.named_modules()), dict(module.named_parameters())
         self._keys = [f"{n}.key" for n, m in modules.items() if isinstance(m, KeyedDropout)]
         self.params: Tree = {n: p.detach().clone() for n, p in weights.items() if p.requires_grad}
@@ -252,20 +252,6 @@ class Model:
             raise InputError("a model with dropout needs a key to train")
         stream = keys.fold(key, DROPOUT)
         return {name: keys.fold(stream, i) for i, name in enumerate(self._keys)}
-
-
-def _keep_weights_apart(module: nn.Module) -> None:
-    """Have recurrent layers leave their weights where they are.
-
-    On a GPU they would put them into one block of memory whenever they are given others: those of a
-    run, which would move, and those of a gradient, which have no memory to put anywhere.
-    """
-    for part in module.modules():
-        if isinstance(part, nn.RNNBase):
-            part.flatten_parameters = _nothing  # type: ignore[method-assign]
-
-
-def _nothing() -> None: ...
 
 
 def _left(buffers: Tree, values: Mapping[str, Any]) -> Tree:

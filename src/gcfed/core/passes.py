@@ -27,3 +27,17 @@ def replace_modules(module: nn.Module, replacement: Replacement) -> tuple[nn.Mod
             module.set_submodule(name, new)
             names.append(name)
     return module, names
+
+
+def keep_weights_apart(module: nn.Module) -> None:
+    """Have recurrent layers leave their weights where they are.
+
+    On a GPU they would put them into one block of memory whenever they are given others: those of a
+    run, which would move, and those of a gradient, which have no memory to put anywhere.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters = _nothing  # type: ignore[method-assign]
+
+
+def _nothing() -> None: ...
