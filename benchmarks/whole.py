@@ -2,7 +2,7 @@
 
     python -m benchmarks.whole --clients 5,60 --precision bf16       gcfed run, on a GPU
     python -m benchmarks.whole --models resnet18 --cells 7           gcfed sweep, cells on one GPU
-    python -m benchmarks.whole --device cpu --rounds 8 --models mlp
+    python -m benchmarks.whole --device cpu --rounds 8 --models mlp --busy 2
 
 Data are noise of CIFAR-10's shapes.  Each of 100 clients holds 500 images, of which it trains on 50
 at a time for five epochs, by GC-Fed if nothing else is said.  A figure is read from what the runs
@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.start import save_noise
@@ -68,6 +70,18 @@ def train(settings: dict[str, object], options: argparse.Namespace, store: Path)
     return find_runs(store)
 
 
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Inside, so many processes have work for a core each, as other programs may."""
+    beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
+
+
 def _toml(value: object) -> str:
     return repr(str(value)) if isinstance(value, str) else str(value)
 
@@ -83,9 +97,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=1, help="of each cell, trained together")
     parser.add_argument("--cells", type=int, default=1, help="beside each other, by gcfed sweep")
+    parser.add_argument("--busy", type=int, default=0, help="processes that use a core each")
     parser.add_argument("--loud", action="store_true", help="show what the commands print")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as made, busy(options.busy):
         folder = Path(made)
         save_noise(noise := folder / "noise.npz")
         names = (text.split(",") for text in (options.models, options.algorithms, options.clients))

@@ -1,4 +1,8 @@
-"""What the CPU says of itself."""
+"""What the CPU says of itself, and how threads wait on it."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -54,3 +58,19 @@ def test_a_name_that_is_no_utf8(told, tmp_path):
     (tmp_path / "cpuinfo").write_bytes(b"vendor_id : X\nmodel name : Virtual\xae\n")
     told(None)
     assert cpu.processor() == "Virtual\N{REPLACEMENT CHARACTER} (AVX2)"
+
+
+@pytest.mark.parametrize(("set_before", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(set_before, policy):
+    """A command settles it before torch is imported, which is when OpenMP looks."""
+    env = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    program = """
+import os, sys
+from gcfed.cli import app, main
+
+app.app = lambda **_: print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+main()
+"""
+    env |= {"OMP_WAIT_POLICY": set_before} if set_before else {}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == [policy, "False"], done.stderr

@@ -1,5 +1,6 @@
 """The command line: its commands, a module each, and what becomes of errors."""
 
+import os
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -47,6 +48,12 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 }
 """The commands by section, in the order in which a person comes to use them."""
 
+PASSIVE = ("OMP_WAIT_POLICY", "PASSIVE")
+"""Threads of torch sleep while they wait for each other, unless the user says otherwise.
+
+Where other programs use the cores, a thread that spins keeps the one it waits for from running.
+"""
+
 app = typer.Typer(
     cls=SectionedGroup,
     no_args_is_help=True,
@@ -67,6 +74,7 @@ def main() -> None:
     """Run a command; what is wrong with the input is one message and exit code 2."""
     console.print_all_text()
     console.show_warnings()
+    os.environ.setdefault(*PASSIVE)  # OpenMP reads it when torch is imported
     try:
         with ending_imports():
             sys.exit(app(prog_name="gcfed", standalone_mode=False))
