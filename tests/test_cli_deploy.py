@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from gcfed.cli.deploy import _last_error
 from gcfed.config.settings import make
 from gcfed.deploy.starter import read_settings
 
@@ -17,6 +18,16 @@ def wrong(answer):
     assert answer.code == 2 and answer.out == ""
     assert answer.err.startswith("error: ") and "Traceback" not in answer.err
     return " ".join(answer.err.split())
+
+
+def test_where_a_server_was_killed_the_way_on_is_told(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text("the server starts\n")
+    assert _last_error(log, tmp_path / "my run").endswith(
+        f"the same command with --out '{tmp_path}/my run' goes on"
+    )
+    log.write_text("gcfed.errors.InputError: no data\n")
+    assert _last_error(log, tmp_path) == "no data"
 
 
 def test_init_writes_an_app_with_the_settings(gcfed, tmp_path):

@@ -208,6 +208,7 @@ def test_examples_are_commands(words):
         (["check", "my:Mine"], "a class is named by its file, as in my.py:MyAlgorithm; not 'my:M"),
         (["run", "--dataset", "cifar-10"], "not a dataset: 'cifar - 10'; did you mean 'cifar10'?"),
         (["run", "--algorithm", "fedprox mu=1"], "(invalid syntax); write name(key=value)"),
+        (["run", "--algorithm", "my.py:Mine"], "the file as --plugin, and here the name that it"),
         (["run", "--rounds", "x"], "invalid value for '--rounds': 'x' is not a valid integer; "),
         (["show"], "missing argument 'RUNS...'; gcfed show --help shows what it takes"),
         (["resume", ""], "invalid value for 'RUNS...': a path is empty: name a file or a folder"),

@@ -267,10 +267,13 @@ def expression(text: str, kind: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        said = f"not {a(kind)}: {text[:200]!r}"
+        if ".py:" in text:
+            raise InputError(
+                f"{said}: give the file as --plugin, and here the name that it registers"
+            ) from None
         reason = getattr(error, "msg", str(error))
-        raise InputError(
-            f"not {a(kind)}: {text[:200]!r} ({reason}); write name(key=value)"
-        ) from None
+        raise InputError(f"{said} ({reason}); write name(key=value)") from None
 
 
 def a(kind: str) -> str:

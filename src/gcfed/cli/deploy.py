@@ -121,16 +121,18 @@ def local(
         sys.exit(INTERRUPTED)
     run = Run(path)
     if run.status == "killed":
-        raise InputError(f"the run broke off: {_last_error(log)}")
+        raise InputError(f"the run broke off: {_last_error(log, path)}")
     print_runs([run])
     sys.exit(exit_code([run]))
 
 
-def _last_error(log: Path) -> str:
-    """What the server said last that went wrong, or where to look."""
+def _last_error(log: Path, path: Path) -> str:
+    """What the server said last that went wrong, or where to look and how the run goes on."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     said = [line.partition(": ")[2] for line in lines if line.startswith("gcfed.errors.")]
-    return said[-1] if said else f"see {log}"
+    if said:
+        return said[-1]
+    return f"see {log}; the same command with --out {quoted(path)} goes on"
 
 
 def _follow(process: "Popen[bytes]", config: "Config", path: Path) -> None:
