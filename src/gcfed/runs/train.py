@@ -194,7 +194,8 @@ def _unmade_unless_begun(paths: Sequence[Path], made: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not any((path / directory.SUMMARY).exists() for path in paths):
+        begun = (path / name for path in paths for name in (directory.SUMMARY, directory.ROUNDS))
+        if not any(file.exists() for file in begun):
             for path in paths:
                 rmtree(path, ignore_errors=True)
             for above in takewhile(made.parent.__ne__, paths[0].parents):
