@@ -29,6 +29,7 @@ from gcfed.core import tree
 from gcfed.core.precision import arithmetic
 from gcfed.core.torch_compiler import make_core_fx
 from gcfed.data import Lazy, dataset_from
+from gcfed.engines import any_number, kept_steps
 from gcfed.runs.train import run_together
 from gcfed.simulation.loop import _Rounds
 from gcfed.simulation.server_half import RecordedStep, ServerHalf
@@ -118,6 +119,34 @@ def test_examples_that_are_read_when_they_are_needed(engine, on_gpu, make_setup,
     read = replace(data, x=lazy)
     *_, there = simulate(on_gpu(ALGORITHMS["gcfed"](), engine=engine(), data=read, rounds=2))
     *_, here = simulate(make_setup(ALGORITHMS["gcfed"](), engine="sequential", rounds=2))
+    close({k: v.cpu() for k, v in there.server.params.items()}, here.server.params)
+
+
+def test_clients_in_parts_have_the_bits_of_all_at_once(on_gpu, monkeypatch, close):
+    """As where code that counts in 32 bits could not count them all."""
+    changes = {"rounds": 2, "module": Dropping(), "cohort_size": 5, "batch_size": 8}
+    *_, whole = simulate(on_gpu(ALGORITHMS["gcfed"](), engine=Vectorized(), **changes))
+    monkeypatch.setattr(any_number, "MOST_NUMBERS", 4_000)
+    monkeypatch.setattr(kept_steps.KeptStep, "find", lambda *_: None)  # it is for all at once
+    monkeypatch.setattr(kept_steps.KeptStep, "kept", lambda _, step: step)
+    *_, parts = simulate(on_gpu(ALGORITHMS["gcfed"](), engine=Vectorized(), **changes))
+    close(parts.server, whole.server, tolerance=0)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn, self.fc = kind(4, 6, batch_first=True), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.fc(self.rnn(x[:, 0])[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_train_as_on_a_cpu(kind, on_gpu, make_setup, close):
+    changes = {"rounds": 2, "module": Recurrent(kind), "engine": "sequential"}
+    *_, there = simulate(on_gpu(ALGORITHMS["gcfed"](), **changes))
+    *_, here = simulate(make_setup(ALGORITHMS["gcfed"](), **changes))
     close({k: v.cpu() for k, v in there.server.params.items()}, here.server.params)
 
 
