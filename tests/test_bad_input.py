@@ -169,7 +169,8 @@ FORMS = [
     ([[X[0], [1, 0, 0]]] * 8, "train example 0 has a list as its label: give one number or word"),
     ([[X[:20], Y[:3]], [X[20:], Y[20:]]], "client 0:.* 20 examples have 3 labels"),
     ((X, Y[:, None].astype(np.float32)), "the loss cannot read logits of shape .4. and labels of"),
-    ((X, np.eye(4, dtype=int)[Y]), "the loss cannot read logits of shape.*loss='bce' reads them"),
+    ((X, np.eye(4, dtype=int)[Y]), r"the loss cannot read logits of shape.* give y\.argmax"),
+    ((X, 1 - np.eye(4, dtype=int)[Y]), "the loss cannot read logits.*loss='bce' reads them"),
 ]
 
 

@@ -122,15 +122,17 @@ def _lost_its_gradient(
 ) -> bool:
     """Whether a penalty adds to the loss, but nothing to its gradient.
 
-    A number of Python's that is the same at other weights is taken as meant.
+    A number of Python's that is the same at other weights and outputs is taken as meant; and so is
+    a tensor where features are inputs, which no weight changes.
     """
     if isinstance(value, Tensor) and value.requires_grad:
         return False
     try:
         if isinstance(value, Tensor) and value != 0:
-            return True
-        other = tree.map(lambda p: 1.5 * p.detach() + 0.1, params)
-        return bool(part.penalty(other, ctx.forward(other, batch.x), batch, ctx) != value)
+            return out.features is None or out.features.requires_grad
+        other = tree.map(lambda x: 1.5 * x.detach() + 0.1, params)
+        seen = tree.map(lambda x: 1.5 * x.detach() + 0.1, out)
+        return bool(part.penalty(other, seen, batch, ctx) != value)
     except Exception:  # as where the values of several clients, mapped over, cannot be compared
         return False
 

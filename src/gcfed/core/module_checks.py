@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.weight_norm import WeightNorm
 
-from gcfed.core.torch_internals import has_full_backward_hooks, has_gradient_hooks
+from gcfed.core.torch_internals import has_full_backward_hooks, has_gradient_hooks, pre_hooks
 from gcfed.errors import InputError
 
 WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -107,7 +107,7 @@ def _not_copied(module: nn.Module) -> Iterator[str]:
 
 def _instead(part: nn.Module) -> str:
     """What to write where a module keeps a tensor that it computes before it is called."""
-    hooks = part._forward_pre_hooks.values()
+    hooks = pre_hooks(part)
     if any(isinstance(hook, WeightNorm) for hook in hooks):
         return "take torch.nn.utils.parametrizations.weight_norm, not torch.nn.utils.weight_norm"
     if any(isinstance(hook, BasePruningMethod) for hook in hooks):

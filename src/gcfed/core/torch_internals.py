@@ -209,6 +209,11 @@ def has_hooks(module: nn.Module) -> bool:
     return any(hooks)
 
 
+def pre_hooks(module: nn.Module) -> list[Any]:
+    """What is called before a module's forward pass."""
+    return list(module._forward_pre_hooks.values())
+
+
 def has_full_backward_hooks(module: nn.Module) -> bool:
     """Whether something is called beside a module's backward pass by an old `autograd.Function`."""
     full = module._is_full_backward_hook is not False
