@@ -60,17 +60,20 @@ def test_a_name_that_is_no_utf8(told, tmp_path):
     assert cpu.processor() == "Virtual\N{REPLACEMENT CHARACTER} (AVX2)"
 
 
-@pytest.mark.parametrize(("set_before", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_waiting_threads_sleep_unless_the_user_says_otherwise(set_before, policy):
+@pytest.mark.parametrize(
+    ("set_before", "spins"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+)
+def test_threads_spin_briefly_unless_the_user_says_otherwise(set_before, spins):
     """A command settles it before torch is imported, which is when OpenMP looks."""
-    env = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    env = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     program = """
 import os, sys
 from gcfed.cli import app, main
 
-app.app = lambda **_: print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+app.app = lambda **_: print(os.environ.get("GOMP_SPINCOUNT"), "torch" in sys.modules)
 main()
 """
-    env |= {"OMP_WAIT_POLICY": set_before} if set_before else {}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
-    assert done.stdout.split() == [policy, "False"], done.stderr
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=env | set_before, capture_output=True, text=True)
+    assert done.stdout.split() == [spins, "False"], done.stderr
