@@ -130,11 +130,15 @@ def _lost_its_gradient(
     try:
         if isinstance(value, Tensor) and value != 0:
             return out.features is None or out.features.requires_grad
-        other = tree.map(lambda x: 1.5 * x.detach() + 0.1, params)
-        seen = tree.map(lambda x: 1.5 * x.detach() + 0.1, out)
-        return bool(part.penalty(other, seen, batch, ctx) != value)
+        other = part.penalty(tree.map(_moved, params), tree.map(_moved, out), batch, ctx)
+        return bool(other != value)
     except Exception:  # as where the values of several clients, mapped over, cannot be compared
         return False
+
+
+def _moved(x: Tensor) -> Tensor:
+    """Other numbers than these, by which no gradient leads anywhere."""
+    return 1.5 * x.detach() + 0.1
 
 
 def _draws(part: Algorithm, name: str) -> InputError:

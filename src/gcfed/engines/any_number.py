@@ -28,8 +28,9 @@ USUAL = 8
 """Every step is compiled as if for this many clients, so that all cohorts share its bits."""
 
 MOST_NUMBERS = 2**31 // 16 * 15
-"""Of a tensor in a step.  Code that is compiled for the usual number of clients counts in 32 bits
-where these have fewer than 2^31.  A sixteenth is left for what a compiler adds to rows."""
+"""So many numbers may a tensor in a step have.  Code is compiled for the usual number of clients,
+and counts in 32 bits where their tensors have fewer than 2^31.  A compiler may make rows a little
+longer, for which a sixteenth is left."""
 
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 
@@ -82,7 +83,7 @@ class AnyNumber:
         return InParts(self._compiled(compiler), self._mapped, self._most)
 
     def _most_at_once(self) -> int:
-        """For how many clients the largest tensor can be counted, and each part is aligned."""
+        """How many clients can be counted at once, so that each part of them begins aligned."""
         values = tree_leaves([node.meta.get("val") for node in self._trace.graph.nodes])
         largest = max(x.numel() // PRIME for x in values if isinstance(x, Tensor))
         rows = [x[0] for x, own in zip(self._leaves, self._mapped, strict=True) if own]

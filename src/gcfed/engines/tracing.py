@@ -99,9 +99,9 @@ _PLACE = torch.empty(0)
 
 
 def _refuse_varying_shapes(graph: Graph) -> None:
-    """Refuse a trace of which a tensor would have other shapes with other data.
+    """Refuse a trace in which the shape of a tensor depends on the data.
 
-    The trace keeps sizes of the one batch that it saw, for the gradient of ``x[mask]`` say.
+    A trace may keep sizes of the one batch that it saw: in the gradient of ``x[mask]``, say.
     """
     for node in graph.nodes:
         if torch.Tag.dynamic_output_shape not in getattr(node.target, "tags", ()):
